@@ -1,0 +1,175 @@
+"""What runs in the device process of the `cpu` backend: take a message, do it, answer; one at a time, in order.
+
+    every message has one answer    (True, value) or (False, failure), with the ns at which it began and ended
+    nothing a launch raises ends the process; only the end of the connection, or of the parent, does
+    between two launches there is as little as possible: answer, next message, its copy, begin
+
+The process ignores SIGINT: Ctrl-C belongs to the host, which drains. It leaves without `atexit` functions.
+It imports nothing of the package but `_wire`; torch and numpy come in with what the user sends.
+"""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ._wire import Arena, Channel, Frame, Packed, by_value, pack
+
+GRACE_S = 0.2
+"""How long the main thread has to flush and leave by itself after the host has gone."""
+
+Failure = tuple[bytes | None, str, str]
+"""The pickled exception, or None if it cannot travel; what to say then, after the launch's name; the traceback's text."""
+
+
+class Device:
+    """Objects that live here, and what may be asked of them. `threads` is torch's thread count."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads, self._counted = threads, False
+        self._residents: dict[int, Any] = {}
+        self._asked: dict[str, Callable[..., Any]] = {"call": _call, "method": self._method, "load": self._load}
+
+    def answer(self, frame: Frame) -> tuple[Packed, int, int]:
+        """Do what a message asks and return the packed answer, begin and end. Raises nothing."""
+        begin = time.perf_counter_ns()
+        try:
+            asked, *given = frame.value()
+            self._count_threads()
+            begin = time.perf_counter_ns()
+            value = self._asked[asked](*given)
+            end = time.perf_counter_ns()
+            return _pack_value(value), begin, end
+        except BaseException as error:  # SystemExit too: the process is the host's to end
+            return pack((False, _failure(error))), begin, time.perf_counter_ns()
+
+    def _method(self, key: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return getattr(self._residents[key], name)(*args, **kwargs)
+
+    def _load(self, key: int, build: Callable[[str], Any]) -> list[str] | None:
+        built = self._residents[key] = build("cpu")
+        self._count_threads()
+        gc.collect()
+        gc.freeze()  # weights and modules stay: the collector need not look through them between launches
+        return public_names(built)
+
+    def _count_threads(self) -> None:
+        """torch's count belongs to a thread, and to this one only once torch is there."""
+        if not self._counted and "torch" in sys.modules:
+            self._counted = True
+            sys.modules["torch"].set_num_threads(self._threads)
+
+
+def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return fn(*args, **kwargs)
+
+
+def public_names(built: Any) -> list[str] | None:
+    """Names that may be methods of `built`; None if its class answers names that it does not list."""
+    kind = type(built)
+    if hasattr(kind, "__getattr__") and kind.__dir__ is object.__dir__:
+        return None
+    held = getattr(built, "__dict__", {})
+
+    def may_be_called(name: str) -> bool:
+        found = getattr(kind, name, None) or held.get(name)
+        return callable(found) or hasattr(found, "__get__") or (found is None and name not in held)
+
+    return [name for name in dir(built) if not name.startswith("_") and may_be_called(name)]
+
+
+class _Unsendable(Exception):
+    """A result that pickling refused."""
+
+
+def _pack_value(value: Any) -> Packed:
+    try:
+        return pack((True, value))
+    except Exception:  # perhaps something of the host's __main__: that travels by value
+        try:
+            return pack((True, value), by_value())
+        except Exception as error:
+            raise _Unsendable(f"returned {_title(type(value))}, which cannot be sent to the host: {error}") from error
+
+
+def _failure(error: BaseException) -> Failure:
+    import traceback
+
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next  # the first frame is `answer`
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    if isinstance(error, _Unsendable):
+        return None, str(error), text
+    data, why = _travel(error)
+    return data, f"raised {_title(type(error))}: {error}; the exception itself cannot be sent to the host: {why}", text
+
+
+def _travel(error: BaseException) -> tuple[bytes | None, str]:
+    """The exception pickled, if it also comes back: many a class with its own __init__ does not."""
+    try:
+        data = pack(error, by_value()).body
+        pickle.loads(data)
+        return data, ""
+    except Exception as why:
+        return None, str(why)
+
+
+def _title(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+
+
+def _watch(fd: int, parent: int) -> None:
+    """End this process soon after the connection has ended, or the parent has; a busy main thread cannot."""
+    poll = select.poll()
+    poll.register(fd, 0)  # only the end of the connection is reported
+    while not poll.poll(1000) and os.getppid() == parent:
+        pass
+    time.sleep(GRACE_S)
+    os._exit(0)
+
+
+def _send(channel: Channel, packed: Packed, begin: int, end: int) -> None:
+    try:
+        channel.send(packed, begin, end)
+    except ConnectionError:
+        raise
+    except OSError as error:  # no shared memory for the result
+        channel.send(pack((False, _failure(MemoryError(str(error))))), begin, end)
+
+
+def serve(channel: Channel, device: Device) -> None:
+    """Answer messages until the other end has gone. Raises ConnectionError if it goes during an answer."""
+    while (frame := channel.next()) is not None:
+        _send(channel, *device.answer(frame))
+        del frame
+
+
+def main(sock: int, incoming: int, outgoing: int, parent: int, cores: Iterable[int], threads: int) -> None:
+    """Be the device at the other end of `sock`. Never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for fd in (sock, incoming, outgoing):
+        os.set_inheritable(fd, False)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    channel = Channel(socket.socket(fileno=sock), Arena(outgoing), Arena(incoming))
+    os.register_at_fork(after_in_child=channel.close)  # a fork of the device must not keep the connection alive
+    _thread.start_new_thread(_watch, (sock, parent))
+    now = time.perf_counter_ns()
+    try:
+        channel.send(pack((True, None)), now, now)
+        serve(channel, Device(threads))
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        pass  # the host has gone
+    finally:
+        os._exit(0)

@@ -1,0 +1,111 @@
+"""The inline driver: one host thread, the default. `advance` does one move; a run is a loop over it.
+
+On CPython a second Python thread waits for the GIL, and an accelerator's runtime already launches from a thread of its
+own, so one thread hides all there is to hide. The same code drives a real device and virtual time.
+
+One move is one stage, or one wait. The order is the ledger's: launch, amend, prepare, plan, retire; so launch(k+1)
+precedes the first wait for k whenever plan(k+1) was allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .interfaces import Future, Signal
+from .ledger import AMEND, LAUNCH, NEED_ARRIVAL, NEED_DEVICE, ORDER, PLAN, PREPARE, RETIRE
+from .stages import Stages
+from .types import BLOCKED, FINISHED, MOVED, Progress, Span
+
+LANES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "inline": {"host": ORDER},
+    "threads": {"scheduling": (AMEND, PLAN, RETIRE), "execution": (LAUNCH, PREPARE)},
+}
+"""Driver -> lane -> the stages that it runs, first choice first."""
+
+
+class Driver:
+    """Drives one run. Use `ovsdk.run`, or `ovsdk.start` and `advance` from a loop of your own."""
+
+    kind, lane = "inline", "host"
+
+    def __init__(self, stages: Stages) -> None:
+        self.stages, self.ledger, self.clock = stages, stages.ledger, stages.clock
+        self.signal = self.clock.signal()
+        stages.admission.signal = self.signal
+
+    def advance(self, timeout_s: float | None = None) -> Progress:
+        """Make one move. Where nothing can be done, wait up to `timeout_s` seconds of the clock (None: as long as it takes).
+
+        Returns MOVED, BLOCKED (the timeout passed) or FINISHED. Errors of steps are raised by `result`.
+        """
+        stage = self.ledger.next()
+        if stage >= 0:
+            self.stages.move(stage, "host")
+            return MOVED
+        return self._need(stage, timeout_s)
+
+    def close(self) -> None:
+        """Ask no more: what is in flight still completes and retires. Any thread, or a signal handler."""
+        self.stages.closing = True
+        self.signal.set()
+
+    def shut(self) -> None:
+        """Let go of what the driver itself holds (threads). The run cannot go on."""
+
+    def _need(self, need: int, timeout_s: float | None) -> Progress:
+        if need == NEED_DEVICE:
+            return self._need_device(timeout_s)
+        return self._need_arrival(timeout_s) if need == NEED_ARRIVAL else FINISHED
+
+    def _need_device(self, timeout_s: float | None) -> Progress:
+        step = self.stages.oldest()
+        futures = self.stages.waits_for(step)
+        if not self._await(futures, None, timeout_s, step.number):
+            return BLOCKED
+        self.stages.collect(step)
+        return MOVED
+
+    def _await(self, futures: tuple[Future, ...], signal: Signal | None, timeout_s: float | None, number: int) -> bool:
+        """Wait for a step's futures; False if only the caller's patience ended, not the device's deadline."""
+        if not futures:
+            return True
+        begin_ns, deadline_ns = self.clock.now_ns(), self.stages.deadline_ns()
+        until_ns = sooner(deadline_ns, begin_ns, timeout_s)
+        end_ns = self.clock.wait(futures, signal, until_ns)
+        if self.stages.emit is not None:
+            self.stages.emit(Span(self.lane, "wait device", number, begin_ns, end_ns))
+        return until_ns is None or end_ns < until_ns or until_ns == deadline_ns or all(f.done() for f in futures)
+
+    def _need_arrival(self, timeout_s: float | None) -> Progress:
+        admission, stages = self.stages.admission, self.stages
+        self.signal.clear()
+        if admission.ready(stages.now_s()):
+            self.ledger.wake()
+        elif stages.closing or admission.exhausted():
+            stages.closing = True
+            self.ledger.wake()
+        else:
+            return self._sleep(admission.next_s(), timeout_s)
+        return MOVED
+
+    def _sleep(self, next_s: float | None, timeout_s: float | None) -> Progress:
+        begin_ns = self.clock.now_ns()
+        arrival_ns = None if next_s is None else self.stages.begin_ns + _ceil_ns(next_s)
+        end_ns = self.clock.wait((), self.signal, sooner(arrival_ns, begin_ns, timeout_s))
+        if self.stages.emit is not None:
+            self.stages.emit(Span(self.lane, "wait arrival", self.ledger.begun[PLAN], begin_ns, end_ns))
+        return MOVED if self.signal.is_set() or self.stages.admission.ready(self.stages.now_s()) else BLOCKED
+
+
+def _ceil_ns(seconds: float) -> int:
+    """The first ns at which a float of seconds has been reached."""
+    ns = int(seconds * 1e9)
+    return ns if ns / 1e9 >= seconds else ns + 1
+
+
+def sooner(deadline_ns: int | None, now_ns: int, timeout_s: float | None) -> int | None:
+    """The deadline, or the end of the caller's patience if that comes first."""
+    if timeout_s is None:
+        return deadline_ns
+    until_ns = now_ns + _ceil_ns(timeout_s)
+    return until_ns if deadline_ns is None else min(until_ns, deadline_ns)

@@ -1,0 +1,143 @@
+"""The overlap protocol as a ledger: two counters a stage, one chain of inequalities. All of the protocol is here.
+
+A step goes through `plan -> prepare -> launch -> (amend) -> device -> retire`. Steps are numbers 0, 1, 2, ...;
+each stage begins and ends them in order, so a stage is two counters: how many steps it has begun and ended.
+
+    begun[s] <= ended[s-1]                    a stage begins only what the stage before has ended
+    ended[s] <= begun[s]                      each stage ends in step order
+    begun[PLAN] <= ended[RETIRE] + depth      at most `depth` steps in flight
+    begun[RETIRE] + depth <= ended[PLAN],     FIXED LAG: what a plan has seen is a function of
+        or closed, idle or waiting            earlier answers, never of timing
+    plan, amend and retire never overlap      a scheduler needs no lock
+    amend(k) begins when every step before k has retired; launch(k+1) when amend(k) has ended;
+    a step without amend passes that stage when its launch ends
+    in a run with amends, an ask begins       or how many amends a plan has seen would be
+        when the oldest step in flight has    a matter of timing
+        passed that stage
+
+A plan that was begun is answered: `end(PLAN)` (a batch) or `decline(IDLE | WAIT | CLOSED)`. After IDLE or WAIT
+the next retire asks again; after IDLE with nothing in flight only `wake()` does; WAIT with nothing in flight is
+refused, for nothing could ever end it. An illegal move raises DriverError and changes nothing.
+
+Nothing here knows of payloads, clocks, threads or devices. Every counter has one writer at a time, whichever lane
+runs that stage, and only grows (but for a declined plan, which its own lane undoes): a lane that reads an old value
+of another lane's counter waits, it never runs too early. Two lanes therefore share a ledger without a lock.
+"""
+
+from __future__ import annotations
+
+from .errors import ConfigError, DriverError
+
+PLAN, PREPARE, LAUNCH, AMEND, DEVICE, RETIRE = STAGES = tuple(range(6))
+NAMES = ("plan", "prepare", "launch", "amend", "device", "retire")
+ORDER = (LAUNCH, AMEND, PREPARE, PLAN, RETIRE)
+"""Feed the device first; plan before retire, as fixed lag has it."""
+
+OPEN, IDLE, WAIT, CLOSED = STATES = tuple(range(4))
+STATE_NAMES = ("open", "idle", "waiting", "closed")
+
+NEED_DEVICE, NEED_ARRIVAL, FINISHED = -1, -2, -3
+
+
+class Ledger:
+    """Counters of one run. `depth` >= 1 is the most steps in flight; `asks` counts the plans begun.
+
+    `amends`: whether steps of this run may have an amend stage.
+    Raises ConfigError for a depth that is not a positive int.
+    """
+
+    __slots__ = ("amends", "asks", "begun", "depth", "ended", "state")
+
+    def __init__(self, depth: int, amends: bool = False) -> None:
+        if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
+            raise ConfigError(f"depth is the most steps in flight, an int of at least 1 (1 = no overlap); got {depth!r}")
+        self.depth, self.amends, self.asks, self.state = depth, amends, 0, OPEN
+        self.begun, self.ended = [0] * 6, [0] * 6
+
+    @property
+    def in_flight(self) -> int:
+        """Steps planned and not yet retired."""
+        return self.ended[PLAN] - self.ended[RETIRE]
+
+    def may_begin(self, stage: int) -> bool:
+        """Whether `begin(stage)` is legal now. DEVICE is never begun by hand: the end of its launch (or amend) begins it."""
+        begun, ended = self.begun, self.ended
+        if stage in (PLAN, AMEND, RETIRE) and not (
+            begun[PLAN] == ended[PLAN] and begun[AMEND] == ended[AMEND] and begun[RETIRE] == ended[RETIRE]
+        ):
+            return False
+        if stage == PLAN:
+            return self.state == OPEN and begun[PLAN] < ended[RETIRE] + self.depth and not (self.amends and self._amend_due())
+        if stage == DEVICE or begun[stage] >= ended[stage - 1]:
+            return False
+        if stage == LAUNCH:
+            return begun[LAUNCH] == ended[LAUNCH] == ended[AMEND]
+        if stage == AMEND:
+            return begun[AMEND] == ended[RETIRE]
+        if stage == RETIRE:
+            return self.state != OPEN or begun[RETIRE] + self.depth <= ended[PLAN]
+        return True
+
+    def _amend_due(self) -> bool:
+        return self.ended[AMEND] == self.ended[RETIRE] < self.ended[PLAN]
+
+    def next(self, stages: tuple[int, ...] = ORDER) -> int:
+        """The stage among `stages` to begin now, or NEED_DEVICE, NEED_ARRIVAL or FINISHED."""
+        may_begin = self.may_begin
+        for stage in stages:
+            if may_begin(stage):
+                return stage
+        if self.begun[PLAN] > self.ended[RETIRE]:
+            return NEED_DEVICE
+        return FINISHED if self.state == CLOSED else NEED_ARRIVAL
+
+    def begin(self, stage: int) -> int:
+        """Begin `stage` of the next step and return that step's number. Raises DriverError if that is illegal."""
+        if not self.may_begin(stage):
+            raise DriverError(f"cannot begin {NAMES[stage]} of step {self.begun[stage]}: {self!r}")
+        step = self.begun[stage]
+        self.begun[stage] = step + 1
+        if stage == PLAN:
+            self.asks += 1
+        return step
+
+    def end(self, stage: int, amend: bool = False) -> int:
+        """End `stage` of its oldest begun step and return that step's number; `amend` says whether a launch has that stage.
+
+        Raises DriverError if the stage has begun nothing, or for an amend in a run without.
+        """
+        step = self.ended[stage]
+        if amend and not self.amends:
+            raise DriverError(f"this run has no amend stage: {self!r}")
+        if step >= self.begun[stage]:
+            raise DriverError(f"cannot end {NAMES[stage]} of step {step}, which has not begun: {self!r}")
+        if stage == LAUNCH and not amend:  # before ended[LAUNCH], or the other lane would see an amend to begin
+            self.begun[AMEND] = self.ended[AMEND] = self.begun[DEVICE] = step + 1
+        elif stage == AMEND:
+            self.begun[DEVICE] = step + 1
+        elif stage == RETIRE and self.state != CLOSED:
+            self.state = OPEN
+        self.ended[stage] = step + 1
+        return step
+
+    def decline(self, state: int) -> None:
+        """Answer the plan that was begun with IDLE, WAIT or CLOSED instead of a batch.
+
+        Raises DriverError outside a plan, for another state, and for WAIT with nothing in flight.
+        """
+        if self.begun[PLAN] != self.ended[PLAN] + 1 or state not in (IDLE, WAIT, CLOSED):
+            raise DriverError(f"cannot answer state {state!r} here, only idle, waiting or closed to a plan that was begun: {self!r}")
+        if state == WAIT and not self.in_flight:
+            raise DriverError(f"WAIT with nothing in flight: no earlier result can end it: {self!r}")
+        self.begun[PLAN] -= 1
+        self.state = state
+
+    def wake(self) -> None:
+        """Ask again after IDLE with nothing in flight, because something has arrived. Raises DriverError at any other time."""
+        if self.state != IDLE or self.begun[PLAN] != self.ended[RETIRE]:
+            raise DriverError(f"only a run that is idle with nothing in flight can be woken: {self!r}")
+        self.state = OPEN
+
+    def __repr__(self) -> str:
+        counters = " ".join(f"{n}={e}/{b}" for n, e, b in zip(NAMES, self.ended, self.begun, strict=True))
+        return f"<Ledger depth={self.depth} {STATE_NAMES[self.state]} {counters}>"

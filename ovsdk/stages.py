@@ -1,0 +1,347 @@
+"""What each stage of a step does, once, for every driver; the drivers only decide when, and on which lane.
+
+`work(stage)` begins the stage in the ledger and runs the user's code; its outcome, or what it raised, stays in the
+step. The driver lets the stage's time pass (`Clock.lap`). `settle(stage)` ends it in the ledger. Between the two the
+world may only see that the stage has begun.
+
+An error of a step is a result like any other: it is known at the step's retire, in step order, never earlier, so that
+decisions stay a function of the log. A step with an error passes its other stages as void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .errors import DeviceLost, DeviceTimeout, ProtocolError, SchedulerProtocolError, StepError
+from .interfaces import Admission, Backend, Executor, Future, Scheduler
+from .ledger import AMEND, CLOSED, DEVICE, IDLE, LAUNCH, NAMES, PLAN, PREPARE, WAIT, Ledger
+from .log import RunLog, same
+from .types import Answer, Launch, Span
+
+STATE = {Answer.IDLE: IDLE, Answer.WAIT: WAIT, Answer.CLOSED: CLOSED}
+DECLINED = {IDLE: "idle ask", WAIT: "ask", CLOSED: "ask"}
+
+Recovery = Callable[[int, str, Any, BaseException], str]
+Emit = Callable[[Span], None]
+
+
+class Step:
+    """The payload of a step in flight. It travels through the two queues of the threads driver."""
+
+    __slots__ = (
+        "amending",
+        "batch",
+        "error",
+        "failed_in",
+        "features",
+        "futures",
+        "inputs",
+        "kinds",
+        "late",
+        "launched",
+        "number",
+        "result",
+    )
+
+    def __init__(self, number: int, batch: Any) -> None:
+        self.number, self.batch = number, batch
+        self.features: Mapping[str, float] = getattr(batch, "features", None) or {}
+        self.inputs: Any = None
+        self.late: Any = None
+        self.amending = self.launched = False
+        self.kinds: tuple[str, ...] = ()
+        self.futures: tuple[Future, ...] = ()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.failed_in = PLAN
+
+    def fail(self, stage: int, error: BaseException) -> None:
+        """Keep the first error of this step."""
+        if self.error is None:
+            self.error, self.failed_in = error, stage
+
+
+class Stages:
+    """One run: its ledger, the steps in flight, its log and its spans. Which lane may call what is the drivers' business.
+
+    `recover(step, stage, batch, error)` answers "stop" or "abandon" for a failed step.
+    `emit`, if not None, is given every span. `results`, if not None, replace what the device computed (a replay).
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        backend: Backend,
+        *,
+        depth: int,
+        admission: Admission,
+        recover: Recovery,
+        log: RunLog | None = None,
+        results: Mapping[int, Any] | None = None,
+        emit: Emit | None = None,
+    ) -> None:
+        self.amends = hasattr(scheduler, "amend") and hasattr(executor, "finish")
+        self.ledger = Ledger(depth, self.amends)
+        self.scheduler, self.executor, self.backend, self.admission = scheduler, executor, backend, admission
+        self.recover, self.log, self.results, self.emit = recover, log, results, emit
+        self.clock, self.stream = backend.clock, backend.stream()
+        self.steps: list[Step] = [Step(-1, None)] * depth
+        self.stage_ns = [0] * len(NAMES)
+        self.begin_ns = self.clock.now_ns()
+        self.waits = 0
+        """Asks answered WAIT."""
+        self.notes: list[str] = []
+        """What the report must say besides its figures."""
+        self.closing = False
+        """No more asks: the scheduler closed, somebody called `close`, or the run failed."""
+        self.failure: BaseException | None = None
+        self._drop = self._differs = False
+        self._lost: BaseException | None = None
+        self._answer: Any = None
+        self._plan, self._retire = scheduler.plan, scheduler.retire
+        self._prepare, self._launch = executor.prepare, executor.launch
+        self._work = (self._work_plan, self._work_prepare, self._work_launch, self._work_amend, None, self._work_retire)
+
+    # ---- for drivers ----
+
+    def move(self, stage: int, lane: str) -> None:
+        """One whole stage on a lane whose time passes by itself, or in `lap`."""
+        begin_ns = self.clock.now_ns()
+        step = self.work(stage)
+        if stage == AMEND:
+            self.finish(step)
+        end_ns = self.clock.lap(stage, step, self.features(stage, step))
+        name = self.settle(stage)
+        self.stage_ns[stage] += end_ns - begin_ns
+        if self.emit is not None:
+            self.emit(Span(lane, name, step, begin_ns, end_ns))
+
+    def work(self, stage: int) -> int:
+        """Begin a host stage and run the user's code. Returns the step. Raises DriverError if the move is illegal."""
+        step = self.ledger.begin(stage)
+        body = self._work[stage]
+        assert body is not None, "the ledger does not let a driver begin the device stage"
+        body(step)
+        return step
+
+    def settle(self, stage: int) -> str:
+        """End the stage that `work` began, and return what its span is called."""
+        if stage == PLAN:
+            return self._settle_plan()
+        if stage == LAUNCH:
+            self.ledger.end(LAUNCH, self.amends and self.steps[self.ledger.ended[LAUNCH] % self.ledger.depth].error is None)
+        else:
+            self.ledger.end(stage)
+        return NAMES[stage]
+
+    def features(self, stage: int, step: int) -> Mapping[str, float] | None:
+        """What prices a stage: the batch's features; None for a plan that gave no batch."""
+        if stage != PLAN:
+            return self.steps[step % self.ledger.depth].features
+        return None if isinstance(self._answer, Answer) else self._answer.features
+
+    def oldest(self) -> Step:
+        """The step whose device stage ends next."""
+        return self.steps[self.ledger.ended[DEVICE] % self.ledger.depth]
+
+    def collect(self, step: Step) -> None:
+        """End the device stage of the oldest step: its futures are done, or its deadline has passed."""
+        if step.error is None:
+            self._collect_result(step)
+        self.ledger.end(DEVICE)
+        if self.emit is not None:
+            self._emit_device(step)
+        if self.results is not None and step.error is None and step.number in self.results:
+            self._replay_result(step, self.results[step.number])
+
+    def deadline_ns(self) -> int | None:
+        """When the oldest step's launches must be done, counted from now; None where the backend sets no limit."""
+        timeout_s = getattr(self.backend, "timeout_s", None)
+        return None if timeout_s is None else self.clock.now_ns() + int(timeout_s * 1e9)
+
+    def waits_for(self, step: Step) -> tuple[Future, ...]:
+        """The futures that a step's device stage must wait for: none once the device is lost."""
+        return () if self._lost is not None else step.futures
+
+    def now_s(self) -> float:
+        """Seconds since the run began."""
+        return (self.clock.now_ns() - self.begin_ns) / 1e9
+
+    # ---- plan ----
+
+    def _work_plan(self, number: int) -> None:
+        self._answer = Answer.CLOSED
+        if self.closing:
+            return
+        ask = self.admission.take(self.ledger.asks - 1, number, self.now_s())
+        if ask is None:
+            return
+        if self.log is not None:
+            self.log.ask(ask)
+        try:
+            answer = self._plan(ask)
+            self._answer = answer if isinstance(answer, Answer) else Step(number, answer)
+            self._refuse_bad(answer, ask)
+        except Exception as error:
+            self._answer = Answer.CLOSED
+            self._stop(number, "plan", None, error)
+
+    def _refuse_bad(self, answer: Any, ask: Any) -> None:
+        if answer is None:
+            raise SchedulerProtocolError(f"plan returned None for {ask!r}; return a batch, IDLE (no work), WAIT or CLOSED")
+        if answer is Answer.WAIT and not self.ledger.in_flight:
+            raise SchedulerProtocolError(f"plan answered WAIT to {ask!r} with nothing in flight: no result can come; answer IDLE or CLOSED")
+
+    def _settle_plan(self) -> str:
+        answer = self._answer
+        if isinstance(answer, Step):
+            self.steps[answer.number % self.ledger.depth] = answer
+            self.ledger.end(PLAN)
+            return "plan"
+        state = STATE[answer]
+        self.ledger.decline(state)
+        self.waits += state == WAIT
+        self.closing = self.closing or state == CLOSED
+        return DECLINED[state]
+
+    # ---- prepare, launch, amend ----
+
+    def _work_prepare(self, number: int) -> None:
+        step = self.steps[number % self.ledger.depth]
+        try:
+            step.inputs = self._prepare(number, step.batch)
+        except Exception as error:
+            step.fail(PREPARE, error)
+
+    def _work_launch(self, number: int) -> None:
+        step = self.steps[number % self.ledger.depth]
+        if step.error is not None:
+            return
+        try:
+            self._submit(step, self._launch(number, step.inputs))
+        except Exception as error:
+            step.fail(LAUNCH, error)
+
+    def _work_amend(self, number: int) -> None:
+        step = self.steps[number % self.ledger.depth]
+        try:
+            step.late = self.scheduler.amend(number, step.batch)  # type: ignore[attr-defined]
+        except Exception as error:
+            step.fail(AMEND, error)
+
+    def finish(self, number: int) -> None:
+        """The executor's half of amend: the second launch of a step."""
+        step = self.steps[number % self.ledger.depth]
+        if step.error is not None:
+            return
+        try:
+            self._submit(step, self.executor.finish(number, step.inputs, step.late))  # type: ignore[attr-defined]
+        except Exception as error:
+            step.fail(AMEND, error)
+
+    def _submit(self, step: Step, work: Any) -> None:
+        if type(work) is Launch:
+            step.futures += (self.stream.submit(work),)
+            step.kinds += (work.kind,)
+        elif type(work) is tuple and work:
+            for part in work:
+                self._submit(step, part)
+        elif isinstance(work, Future):
+            step.futures += (work,)
+            step.kinds += ("engine",)
+        else:
+            raise SchedulerProtocolError(
+                f"an executor must return a Launch, a tuple of Launches or a Future (done, result); got {work!r:.200}"
+            )
+
+    # ---- device ----
+
+    def _collect_result(self, step: Step) -> None:
+        if self._lost is not None:
+            step.fail(DEVICE, self._lost)
+            return
+        try:
+            results = tuple([future.result() for future in step.futures if self._in_time(step, future)])
+            step.result = results[0] if len(results) == 1 else results
+        except Exception as error:
+            step.fail(DEVICE, error)
+            if isinstance(error, (DeviceLost, DeviceTimeout)):
+                self._lost = error
+
+    def _replay_result(self, step: Step, logged: Any) -> None:
+        """Decide by what the log holds; a device that computed something else is noted, once."""
+        computes = self.backend.capabilities.can.get("executes") is True
+        if computes and not self._differs and not same(step.result, logged):
+            self._differs = True
+            self.notes.append(f"step {step.number} is the first whose computed result differs from the replayed log's")
+        step.result = logged
+
+    def _in_time(self, step: Step, future: Future) -> bool:
+        if not future.done():
+            limit = getattr(self.backend, "timeout_s", None)
+            raise DeviceTimeout(
+                f"step {step.number} ({', '.join(step.kinds)}) was not done after {limit} s on {self.backend.name}; "
+                "open the backend with a larger timeout_s if it may take that long"
+            )
+        return True
+
+    def _emit_device(self, step: Step) -> None:
+        assert self.emit is not None
+        for kind, future in zip(step.kinds, step.futures, strict=True):
+            span = getattr(future, "span_ns", None)
+            if span is not None and future.done():
+                self.emit(Span("device", kind, step.number, *span))
+
+    # ---- retire ----
+
+    def _work_retire(self, number: int) -> None:
+        step = self.steps[number % self.ledger.depth]
+        if step.error is not None:
+            self._retire_failed(step)
+        elif not self._drop:
+            self._retire_good(step)
+        step.futures = ()
+
+    def _retire_good(self, step: Step) -> None:
+        try:
+            if self.log is not None:
+                self.log.retire(step.number, step.result)
+            self._retire(step.number, step.batch, step.result)
+        except Exception as error:
+            self._drop = True  # a scheduler that broke is not called again
+            self._stop(step.number, "retire", step.batch, error)
+
+    def _retire_failed(self, step: Step) -> None:
+        error, stage = step.error, NAMES[step.failed_in]
+        assert error is not None
+        if not self._drop and self._recovery(step, error) == "abandon":
+            self._abandon(step, error)
+        else:
+            self._drop = True  # later steps build on this one
+            self._stop(step.number, stage, step.batch, error)
+
+    def _recovery(self, step: Step, error: BaseException) -> str:
+        if self._lost is not None or isinstance(error, (DeviceLost, DeviceTimeout)) or not hasattr(self.scheduler, "fail"):
+            return "stop"
+        return self.recover(step.number, NAMES[step.failed_in], step.batch, error)
+
+    def _abandon(self, step: Step, error: BaseException) -> None:
+        try:
+            self.notes.append(f"step {step.number} failed in {NAMES[step.failed_in]} and was abandoned ({type(error).__name__}: {error})")
+            self.scheduler.fail(step.number, step.batch, error)  # type: ignore[attr-defined]
+        except Exception as worse:
+            self._drop = True
+            self._stop(step.number, "fail", step.batch, worse)
+
+    def _stop(self, number: int, stage: str, batch: Any, error: BaseException) -> None:
+        """End the run with this error once what is in flight has drained; errors of later steps ride along."""
+        self.closing = True
+        failure = error if isinstance(error, ProtocolError) else StepError(number, stage, batch, f"{type(error).__name__}: {error}")
+        if failure is not error:
+            failure.__cause__ = error
+        if self.failure is None:
+            self.failure = failure
+        elif isinstance(self.failure, StepError) and isinstance(failure, StepError):
+            self.failure.later += (failure,)

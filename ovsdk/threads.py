@@ -1,0 +1,172 @@
+"""The two-thread driver, the source text's form: a scheduling thread, an execution thread, two queues between them.
+
+    scheduling thread (the caller's)                 execution thread
+    plan -> input_queue ---------------------------> prepare, launch
+    retire <- wait for the Future <- output_queue <- the step with its Future; never waits for the device
+
+`depth` batches are submitted ahead, and *launched*: planning ahead but launching late hides nothing. It is for host
+work that lets go of the GIL; otherwise the two threads take turns and `inline` is faster.
+
+The ledger is shared without a lock: each counter has one writer (see ledger.py). A step put on a queue belongs to the
+thread that takes it. Where the scheduling thread would go on computing after a put, it first waits for the execution
+thread to have taken the step: a woken thread waits up to a switch interval (5 ms) for the GIL, and that wait would be
+on the critical path. Where it is about to block anyway, the put alone is enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections import deque
+from typing import Any
+
+from .driver import Driver, sooner
+from .interfaces import Queue
+from .ledger import AMEND, DEVICE, LAUNCH, PLAN, PREPARE, RETIRE
+from .stages import Stages, Step
+from .types import BLOCKED, MOVED, Progress, Span
+
+SCHEDULING = (AMEND, PLAN, RETIRE)
+ACK_S = 1.0
+"""Longest wait for an acknowledgement; it is an optimisation, so a late one is no error."""
+
+
+class ThreadsDriver(Driver):
+    """Two host threads. `input_queue` and `output_queue`: any Queue; each holds at most `depth` steps."""
+
+    kind, lane = "threads", "scheduling"
+
+    def __init__(self, stages: Stages, input_queue: Queue, output_queue: Queue) -> None:
+        super().__init__(stages)
+        self.input_queue, self.output_queue = input_queue, output_queue
+        self._out = 0  # steps on their way through the execution thread
+        self._prepared: deque[Step] = deque()
+        self._idle, self._taken = True, threading.Lock()
+        self._thread = threading.Thread(target=self._execute, name="ovsdk-execution", daemon=True)
+        self._thread.start()
+
+    # ---- scheduling thread ----
+
+    def advance(self, timeout_s: float | None = None) -> Progress:
+        """See `Driver.advance`. Raises what ended the execution thread, if something did."""
+        self._take_all_back()
+        stage = self.ledger.next(SCHEDULING)
+        if stage < 0:
+            return self._need(stage, timeout_s)
+        if stage == AMEND:
+            self._amend()
+        else:
+            self._move(stage)
+        return MOVED
+
+    def _take_all_back(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while self._out:
+                self._take_back(self.output_queue.get(False))
+
+    def _move(self, stage: int) -> None:
+        before = self.ledger.ended[PLAN]
+        self.stages.move(stage, self.lane)
+        if self.ledger.ended[PLAN] > before:
+            self._hand_over(self.stages.steps[before % self.ledger.depth])
+
+    def _amend(self) -> None:
+        begin_ns = self.clock.now_ns()
+        number = self.stages.work(AMEND)
+        step = self.stages.steps[number % self.ledger.depth]
+        end_ns = self.clock.lap(AMEND, number, step.features)
+        self.stages.stage_ns[AMEND] += end_ns - begin_ns
+        if self.stages.emit is not None:
+            self.stages.emit(Span(self.lane, "amend", number, begin_ns, end_ns))
+        step.amending = True
+        self._hand_over(step)
+
+    def _hand_over(self, step: Step) -> None:
+        acknowledged = self._idle and self._goes_on()
+        self._taken.acquire(blocking=False)
+        begin_ns = self.clock.now_ns()
+        self._out += 1
+        self.input_queue.put(step)
+        if acknowledged:
+            self._taken.acquire(timeout=ACK_S)
+            if self.stages.emit is not None:
+                self.stages.emit(Span(self.lane, "hand-over", step.number, begin_ns, self.clock.now_ns()))
+
+    def _goes_on(self) -> bool:
+        """Whether this thread has something to compute now, and would keep the GIL."""
+        if self.ledger.next(SCHEDULING) >= 0:
+            return True
+        oldest = self.stages.oldest()
+        return bool(oldest.futures) and all(f.done() for f in oldest.futures)
+
+    def _take_back(self, item: Any) -> None:
+        if isinstance(item, BaseException):
+            raise item
+        self._out -= 1
+        item.launched, item.amending = True, False
+
+    def _need_device(self, timeout_s: float | None) -> Progress:
+        """Wait for the oldest step's futures; where they have not come back yet, for the output queue."""
+        if self.stages.oldest().launched and self.ledger.begun[DEVICE] > self.ledger.ended[DEVICE]:
+            return super()._need_device(timeout_s)
+        return self._need_output(timeout_s)
+
+    def _need_output(self, timeout_s: float | None) -> Progress:
+        self.signal.clear()
+        out = self._out
+        self._take_all_back()
+        if self._out < out:
+            return MOVED
+        self.clock.wait((), self.signal, sooner(None, self.clock.now_ns(), timeout_s))
+        return MOVED if self.signal.is_set() else BLOCKED
+
+    # ---- execution thread ----
+
+    def _execute(self) -> None:
+        try:
+            for step in iter(self._next, None):
+                self._run(step)
+        except BaseException as error:  # raised again on the scheduling thread
+            self._hand_back(error)
+
+    def _next(self) -> Step | None:
+        """The next step to execute, acknowledged; None at the end."""
+        begin_ns = self.clock.now_ns()
+        self._idle = True
+        step: Step | None = self.input_queue.get()
+        self._idle = False
+        with contextlib.suppress(RuntimeError):  # nobody waits for the acknowledgement
+            self._taken.release()
+        if self.stages.emit is not None and step is not None:
+            self.stages.emit(Span("execution", "wait batch", step.number, begin_ns, self.clock.now_ns()))
+        return step
+
+    def _run(self, step: Step) -> None:
+        """Do what a step was handed over for; then launch what may now be launched: it may have waited for an amend."""
+        if step.amending:
+            self._finish(step)
+            self._hand_back(step)
+        else:
+            self.stages.move(PREPARE, "execution")
+            self._prepared.append(step)
+        while self._prepared and self.ledger.may_begin(LAUNCH):
+            self.stages.move(LAUNCH, "execution")
+            self._hand_back(self._prepared.popleft())
+
+    def _finish(self, step: Step) -> None:
+        begin_ns = self.clock.now_ns()
+        self.stages.finish(step.number)
+        self.stages.settle(AMEND)
+        if self.stages.emit is not None:
+            self.stages.emit(Span("execution", "finish", step.number, begin_ns, self.clock.now_ns()))
+
+    def _hand_back(self, item: Step | BaseException) -> None:
+        self.output_queue.put(item)
+        self.signal.set()
+
+    def shut(self) -> None:
+        """End the execution thread once it has done what it was given."""
+        if self._thread.is_alive():
+            self.input_queue.put(None)
+            self._thread.join()
