@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .interfaces import Future, Signal
+from .interfaces import Future
 from .ledger import AMEND, LAUNCH, NEED_ARRIVAL, NEED_DEVICE, ORDER, PLAN, PREPARE, RETIRE
-from .stages import Stages
+from .stages import Stages, Step
 from .types import BLOCKED, FINISHED, MOVED, Progress, Span
 
 LANES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
@@ -59,22 +59,24 @@ class Driver:
 
     def _need_device(self, timeout_s: float | None) -> Progress:
         step = self.stages.oldest()
-        futures = self.stages.waits_for(step)
-        if not self._await(futures, None, timeout_s, step.number):
-            return BLOCKED
+        if self.stages.lost is None and not done(step.futures):
+            until_ns, deadline_ns = self._wait_device(step, timeout_s)
+            if not done(step.futures):
+                if until_ns != deadline_ns:
+                    return BLOCKED
+                self.stages.overdue(step)
         self.stages.collect(step)
         return MOVED
 
-    def _await(self, futures: tuple[Future, ...], signal: Signal | None, timeout_s: float | None, number: int) -> bool:
-        """Wait for a step's futures; False if only the caller's patience ended, not the device's deadline."""
-        if not futures:
-            return True
-        begin_ns, deadline_ns = self.clock.now_ns(), self.stages.deadline_ns()
+    def _wait_device(self, step: Step, timeout_s: float | None) -> tuple[int | None, int | None]:
+        """Wait for a step's futures; return until when at most, and the device's deadline."""
+        begin_ns = self.clock.now_ns()
+        deadline_ns = self.stages.deadline_ns(begin_ns)
         until_ns = sooner(deadline_ns, begin_ns, timeout_s)
-        end_ns = self.clock.wait(futures, signal, until_ns)
+        end_ns = self.clock.wait(step.futures, None, until_ns)
         if self.stages.emit is not None:
-            self.stages.emit(Span(self.lane, "wait device", number, begin_ns, end_ns))
-        return until_ns is None or end_ns < until_ns or until_ns == deadline_ns or all(f.done() for f in futures)
+            self.stages.emit(Span(self.lane, "wait device", step.number, begin_ns, end_ns))
+        return until_ns, deadline_ns
 
     def _need_arrival(self, timeout_s: float | None) -> Progress:
         admission, stages = self.stages.admission, self.stages
@@ -95,6 +97,14 @@ class Driver:
         if self.stages.emit is not None:
             self.stages.emit(Span(self.lane, "wait arrival", self.ledger.begun[PLAN], begin_ns, end_ns))
         return MOVED if self.signal.is_set() or self.stages.admission.ready(self.stages.now_s()) else BLOCKED
+
+
+def done(futures: tuple[Future, ...]) -> bool:
+    """Whether all are done."""
+    for future in futures:
+        if not future.done():
+            return False
+    return True
 
 
 def _ceil_ns(seconds: float) -> int:

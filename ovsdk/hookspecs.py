@@ -33,7 +33,7 @@ def ovsdk_configure(config: Mapping[str, str]) -> None:
 
 
 @hookspec
-def ovsdk_probe_backends() -> Mapping[str, str | None]:
+def ovsdk_probe_backends() -> Mapping[str, str | None]:  # type: ignore[empty-body]
     """Name the backends that you offer: None where one can be opened here, else the reason why not and what to install.
 
     May not import a device library: listing backends stays fast.
@@ -77,7 +77,7 @@ def ovsdk_run_started(run: RunInfo) -> None:
 
 
 @hookspec
-def ovsdk_observers(run: RunInfo) -> Iterable[Callable[[Span], None]]:
+def ovsdk_observers(run: RunInfo) -> Iterable[Callable[[Span], None]]:  # type: ignore[empty-body]
     """Callables that are given every span of this run as it ends. The callables run per stage, this hook once.
 
     They may be called from the execution thread, and may change nothing. One that raises stops the run.

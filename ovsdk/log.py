@@ -100,7 +100,8 @@ class Replay:
         ask, self._next = self.log.asks[number], number + 1
         if (ask.number, ask.step) != (number, step):
             raise ReplayDiverged(
-                f"ask {number} concerns step {step} here and step {ask.step} in the log: the scheduler decides by more than asks and results"
+                f"ask {number} concerns step {step} here and step {ask.step} in the log: "
+                "the scheduler decides by more than asks and results, or is not the one that was recorded"
             )
         return ask
 

@@ -132,7 +132,8 @@ def run(
             )
         )  # fmt: skip
         with _drain_on_interrupt(going.close):
-            while going.advance() is not FINISHED:
+            advance = going.driver.advance
+            while advance() is not FINISHED:
                 pass
     return going.result()
 
@@ -295,7 +296,7 @@ def _report(info: RunInfo, stages: Stages, spans: deque[Span] | None) -> Report:
         virtual=info.virtual,
         asynchronous=stages.backend.capabilities.can.get("asynchronous", "the backend does not say"),
         makespan_s=(end_ns - stages.begin_ns) / 1e9,
-        stage_s={name: ns / 1e9 for name, ns in zip(NAMES, stages.stage_ns, strict=True) if name != "device"},
+        stage_s={name: ns / 1e9 for name, ns in zip(NAMES, stages.stage_ns, strict=True) if name != "device"} if stages.timed else {},
         overruns=overruns if isinstance(overruns, int) else None,
         timeline=None if spans is None else _timeline(spans, stages.begin_ns, end_ns, info.virtual),
         log=stages.log,

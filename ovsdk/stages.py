@@ -22,6 +22,8 @@ from .types import Answer, Launch, Span
 STATE = {Answer.IDLE: IDLE, Answer.WAIT: WAIT, Answer.CLOSED: CLOSED}
 DECLINED = {IDLE: "idle ask", WAIT: "ask", CLOSED: "ask"}
 
+NO_FEATURES: Mapping[str, float] = {}
+
 Recovery = Callable[[int, str, Any, BaseException], str]
 Emit = Callable[[Span], None]
 
@@ -29,32 +31,21 @@ Emit = Callable[[Span], None]
 class Step:
     """The payload of a step in flight. It travels through the two queues of the threads driver."""
 
-    __slots__ = (
-        "amending",
-        "batch",
-        "error",
-        "failed_in",
-        "features",
-        "futures",
-        "inputs",
-        "kinds",
-        "late",
-        "launched",
-        "number",
-        "result",
-    )
+    inputs: Any = None
+    late: Any = None
+    amending = False
+    """On its way to the execution thread for its second launch."""
+    launched = False
+    """Back from the execution thread."""
+    kinds: tuple[str, ...] = ()
+    futures: tuple[Future, ...] = ()
+    result: Any = None
+    error: BaseException | None = None
+    failed_in = PLAN
 
     def __init__(self, number: int, batch: Any) -> None:
         self.number, self.batch = number, batch
-        self.features: Mapping[str, float] = getattr(batch, "features", None) or {}
-        self.inputs: Any = None
-        self.late: Any = None
-        self.amending = self.launched = False
-        self.kinds: tuple[str, ...] = ()
-        self.futures: tuple[Future, ...] = ()
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.failed_in = PLAN
+        self.features: Mapping[str, float] = getattr(batch, "features", None) or NO_FEATURES
 
     def fail(self, stage: int, error: BaseException) -> None:
         """Keep the first error of this step."""
@@ -88,6 +79,8 @@ class Stages:
         self.recover, self.log, self.results, self.emit = recover, log, results, emit
         self.clock, self.stream = backend.clock, backend.stream()
         self.steps: list[Step] = [Step(-1, None)] * depth
+        self.timed = emit is not None or backend.capabilities.can.get("wall_clock") is not True
+        """Whether stages are timed: a virtual clock needs it, a real one only if somebody looks."""
         self.stage_ns = [0] * len(NAMES)
         self.begin_ns = self.clock.now_ns()
         self.waits = 0
@@ -98,32 +91,46 @@ class Stages:
         """No more asks: the scheduler closed, somebody called `close`, or the run failed."""
         self.failure: BaseException | None = None
         self._drop = self._differs = False
-        self._lost: BaseException | None = None
+        self.lost: BaseException | None = None
+        """Why nothing in flight will ever come back."""
         self._answer: Any = None
+        timeout_s = getattr(backend, "timeout_s", None)
+        self._timeout_ns = None if timeout_s is None else int(timeout_s * 1e9)
         self._plan, self._retire = scheduler.plan, scheduler.retire
         self._prepare, self._launch = executor.prepare, executor.launch
-        self._work = (self._work_plan, self._work_prepare, self._work_launch, self._work_amend, None, self._work_retire)
+        never = self._work_plan  # the ledger lets nobody begin the device stage
+        self._work = (self._work_plan, self._work_prepare, self._work_launch, self._work_amend, never, self._work_retire)
 
     # ---- for drivers ----
 
     def move(self, stage: int, lane: str) -> None:
         """One whole stage on a lane whose time passes by itself, or in `lap`."""
+        if self.timed:
+            self._timed_move(stage, lane)
+        else:
+            self._whole(stage)
+            self.settle(stage)
+
+    def _timed_move(self, stage: int, lane: str) -> None:
         begin_ns = self.clock.now_ns()
-        step = self.work(stage)
-        if stage == AMEND:
-            self.finish(step)
+        step = self._whole(stage)
         end_ns = self.clock.lap(stage, step, self.features(stage, step))
         name = self.settle(stage)
         self.stage_ns[stage] += end_ns - begin_ns
         if self.emit is not None:
             self.emit(Span(lane, name, step, begin_ns, end_ns))
 
+    def _whole(self, stage: int) -> int:
+        """Both halves of an amend, on the lane that does all; any other stage as `work`."""
+        step = self.work(stage)
+        if stage == AMEND:
+            self.finish(step)
+        return step
+
     def work(self, stage: int) -> int:
         """Begin a host stage and run the user's code. Returns the step. Raises DriverError if the move is illegal."""
         step = self.ledger.begin(stage)
-        body = self._work[stage]
-        assert body is not None, "the ledger does not let a driver begin the device stage"
-        body(step)
+        self._work[stage](step)
         return step
 
     def settle(self, stage: int) -> str:
@@ -147,7 +154,7 @@ class Stages:
         return self.steps[self.ledger.ended[DEVICE] % self.ledger.depth]
 
     def collect(self, step: Step) -> None:
-        """End the device stage of the oldest step: its futures are done, or its deadline has passed."""
+        """End the device stage of the oldest step: its futures are done, or the device is lost."""
         if step.error is None:
             self._collect_result(step)
         self.ledger.end(DEVICE)
@@ -156,14 +163,17 @@ class Stages:
         if self.results is not None and step.error is None and step.number in self.results:
             self._replay_result(step, self.results[step.number])
 
-    def deadline_ns(self) -> int | None:
-        """When the oldest step's launches must be done, counted from now; None where the backend sets no limit."""
-        timeout_s = getattr(self.backend, "timeout_s", None)
-        return None if timeout_s is None else self.clock.now_ns() + int(timeout_s * 1e9)
+    def overdue(self, step: Step) -> None:
+        """The oldest step's deadline has passed: give the device up."""
+        limit = getattr(self.backend, "timeout_s", None)
+        self.lost = DeviceTimeout(
+            f"step {step.number} ({', '.join(step.kinds)}) was not done after {limit} s on {self.backend.name}; "
+            "open the backend with a larger timeout_s if it may take that long"
+        )
 
-    def waits_for(self, step: Step) -> tuple[Future, ...]:
-        """The futures that a step's device stage must wait for: none once the device is lost."""
-        return () if self._lost is not None else step.futures
+    def deadline_ns(self, begin_ns: int) -> int | None:
+        """When launches waited for since `begin_ns` must be done; None where the backend sets no limit."""
+        return None if self._timeout_ns is None else begin_ns + self._timeout_ns
 
     def now_s(self) -> float:
         """Seconds since the run began."""
@@ -175,18 +185,21 @@ class Stages:
         self._answer = Answer.CLOSED
         if self.closing:
             return
+        try:
+            self._answer = self._ask(number)
+        except Exception as error:
+            self._stop(number, "plan", None, error)
+
+    def _ask(self, number: int) -> Answer | Step:
         ask = self.admission.take(self.ledger.asks - 1, number, self.now_s())
         if ask is None:
-            return
+            return Answer.CLOSED
         if self.log is not None:
             self.log.ask(ask)
-        try:
-            answer = self._plan(ask)
-            self._answer = answer if isinstance(answer, Answer) else Step(number, answer)
+        answer = self._plan(ask)
+        if answer is None or answer is Answer.WAIT:
             self._refuse_bad(answer, ask)
-        except Exception as error:
-            self._answer = Answer.CLOSED
-            self._stop(number, "plan", None, error)
+        return answer if isinstance(answer, Answer) else Step(number, answer)
 
     def _refuse_bad(self, answer: Any, ask: Any) -> None:
         if answer is None:
@@ -259,16 +272,16 @@ class Stages:
     # ---- device ----
 
     def _collect_result(self, step: Step) -> None:
-        if self._lost is not None:
-            step.fail(DEVICE, self._lost)
+        if self.lost is not None:
+            step.fail(DEVICE, self.lost)
             return
         try:
-            results = tuple([future.result() for future in step.futures if self._in_time(step, future)])
+            results = tuple([future.result() for future in step.futures])
             step.result = results[0] if len(results) == 1 else results
         except Exception as error:
             step.fail(DEVICE, error)
-            if isinstance(error, (DeviceLost, DeviceTimeout)):
-                self._lost = error
+            if isinstance(error, DeviceLost):
+                self.lost = error
 
     def _replay_result(self, step: Step, logged: Any) -> None:
         """Decide by what the log holds; a device that computed something else is noted, once."""
@@ -277,15 +290,6 @@ class Stages:
             self._differs = True
             self.notes.append(f"step {step.number} is the first whose computed result differs from the replayed log's")
         step.result = logged
-
-    def _in_time(self, step: Step, future: Future) -> bool:
-        if not future.done():
-            limit = getattr(self.backend, "timeout_s", None)
-            raise DeviceTimeout(
-                f"step {step.number} ({', '.join(step.kinds)}) was not done after {limit} s on {self.backend.name}; "
-                "open the backend with a larger timeout_s if it may take that long"
-            )
-        return True
 
     def _emit_device(self, step: Step) -> None:
         assert self.emit is not None
@@ -323,7 +327,7 @@ class Stages:
             self._stop(step.number, stage, step.batch, error)
 
     def _recovery(self, step: Step, error: BaseException) -> str:
-        if self._lost is not None or isinstance(error, (DeviceLost, DeviceTimeout)) or not hasattr(self.scheduler, "fail"):
+        if self.lost is not None or isinstance(error, (DeviceLost, DeviceTimeout)) or not hasattr(self.scheduler, "fail"):
             return "stop"
         return self.recover(step.number, NAMES[step.failed_in], step.batch, error)
 

@@ -51,7 +51,7 @@ class ThreadsDriver(Driver):
     def advance(self, timeout_s: float | None = None) -> Progress:
         """See `Driver.advance`. Raises what ended the execution thread, if something did."""
         self._take_all_back()
-        stage = self.ledger.next(SCHEDULING)
+        stage = self.ledger.next_of(SCHEDULING)
         if stage < 0:
             return self._need(stage, timeout_s)
         if stage == AMEND:
@@ -95,7 +95,7 @@ class ThreadsDriver(Driver):
 
     def _goes_on(self) -> bool:
         """Whether this thread has something to compute now, and would keep the GIL."""
-        if self.ledger.next(SCHEDULING) >= 0:
+        if self.ledger.next_of(SCHEDULING) >= 0:
             return True
         oldest = self.stages.oldest()
         return bool(oldest.futures) and all(f.done() for f in oldest.futures)

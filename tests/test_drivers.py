@@ -123,15 +123,32 @@ def test_a_driver_that_launches_late_fails_that_test():
         run(Count(3), Ahead(3), device, depth=1)
 
 
+class Waited:
+    """A future that is done once somebody has waited for it."""
+
+    ready = False
+
+    def done(self):
+        return self.ready
+
+    def result(self):
+        return 0
+
+
 def test_inline_launches_the_next_step_before_it_first_waits_for_this_one(device):
-    order, wait = [], device.clock.wait
-    device.clock.wait = lambda futures, *rest: (order.append("wait"), wait(futures, *rest))[1]
+    order, real = [], device.clock.wait
+
+    def wait(futures, signal, deadline_ns):
+        order.append("wait")
+        futures[0].ready = True
+        return real(futures, signal, deadline_ns)
 
     class Spy(Echo):
         def launch(self, step, inputs):
             order.append(step)
-            return super().launch(step, inputs)
+            return Waited()
 
+    device.clock.wait = wait
     run(Count(6), Spy(), device, depth=2)
     assert order == [0, 1, "wait", 2, "wait", 3, "wait", 4, "wait", 5, "wait", "wait"]
 
@@ -451,7 +468,7 @@ def test_objects_without_the_methods_are_refused(device):
 def test_a_device_that_never_answers_is_a_timeout():
     gate = threading.Event()
     with ThreadBackend(timeout_s=0.01) as device:
-        with pytest.raises(StepError, match="step 0 failed in device: DeviceTimeout: .* larger timeout_s") as caught:
+        with pytest.raises(StepError, match=r"step 0 failed in device: DeviceTimeout: .* larger timeout_s") as caught:
             run(Count(3), Echo(lambda value: gate.wait(20)), device)
         gate.set()
     assert isinstance(caught.value.__cause__, ovsdk.DeviceTimeout)

@@ -78,7 +78,7 @@ def explore(cls, depth, rich, amends=None):
         state = todo.popleft()
         led = restored(cls, depth, state, amends)
         assert chain_holds(led), led
-        assert led.next() == reference_next(led), led
+        assert led.next() == led.next_of(ORDER) == reference_next(led), led
         progress = False
         for name, move in moves(rich):
             led = restored(cls, depth, state, amends)
@@ -123,7 +123,7 @@ def test_every_plain_state_keeps_the_chain_and_none_is_a_deadlock(depth):
 
 @pytest.mark.parametrize("depth", range(1, 5))
 def test_every_state_with_idle_wait_and_amend_keeps_the_chain_and_none_is_a_deadlock(depth):
-    assert explore(Ledger, depth, rich=True)[0] > 20 * depth
+    assert explore(Ledger, depth, rich=True)[0] > 12 * depth
     assert explore(Ledger, depth, rich=True, amends=False)[0] > explore(Ledger, depth, rich=False)[0]
 
 
@@ -202,8 +202,12 @@ class WokenInFlight(Ledger):
 class AsksBeforeAmend(Ledger):
     """Mutant: a plan need not wait for the amend that is due."""
 
-    def _amend_due(self):
-        return False
+    def may_begin(self, stage):
+        amends, self.amends = self.amends, False
+        try:
+            return super().may_begin(stage)
+        finally:
+            self.amends = amends
 
 
 class LaunchesPastAmend(Ledger):
