@@ -145,6 +145,8 @@ def open_backend(spec: str, *, plugins: Iterable[Any] | PluginManager = (), **op
     reasons = {known: why for known, (why, _) in manager.probe().items()}
     if reasons.get(name, "unknown") is not None:
         raise BackendUnavailable(name, reasons)
+    if isinstance(options.get("prices"), str):  # a plugin may own a price file of that name; any other is the backend's to find
+        options["prices"] = manager.one("ovsdk_prices", f"price file {options['prices']!r}", name=options["prices"]) or options["prices"]
     backend = manager.one("ovsdk_open_backend", f"backend {name!r}", name=name, index=index, options=options)
     if backend is None:
         owner = manager.probe()[name][1]

@@ -1,0 +1,5 @@
+"""`python -m ovsdk`."""
+
+from .cli import main
+
+main()

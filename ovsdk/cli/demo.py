@@ -1,0 +1,6 @@
+"""placeholder"""
+import typer
+
+
+def command(context: typer.Context) -> None:
+    """Placeholder."""

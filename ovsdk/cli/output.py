@@ -1,0 +1,30 @@
+"""How commands print: a table for people, one JSON value for scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on stdout, nothing else."""
+    print(json.dumps(value, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
+    """A plain table; columns whose name begins with '>' are aligned right."""
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console().print(table)
+
+
+def console() -> Console:
+    """The console on stdout: no markup in texts, no highlighting of numbers."""
+    return Console(markup=False, highlight=False)
