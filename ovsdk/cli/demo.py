@@ -1,6 +1,242 @@
-"""placeholder"""
+"""`ovsdk demo`: a real language model, serial and overlapped, on a device of this machine; then the source text's case, simulated.
+
+The host's work is an engine's: incremental text, stop strings, log-probabilities, block hashes for a prefix cache, stream
+frames; each product is used in what is shown. The runs alternate, depth by depth, on one device with weights loaded once.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from .. import pictures
+from ..errors import ConfigError
+from ..models.causal_lm import CausalLM
+from ..models.slots import Output, Request, SlotScheduler
+from ..models.smollm2 import smollm2
+from ..models.text import Transcript
+from ..models.tokenizer import Tokenizer
+from ..plugins import PluginManager, open_backend
+from ..report import Report
+from ..run import run
+from . import simulate
+from .output import console, print_json, print_table
+
+PROFILE = "longcat-flash-b8-4k"
+PROMPTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("What is the capital of France?", {}),
+    ("What is 2+2?", {}),
+    ("Write one sentence about the sea.", {}),
+    ("List three colors.", {}),
+    ("Why is the sky blue?", {"stop": (".",)}),
+    ("Count from one to ten in words.", {"stop": ("seven", "Seven")}),
+    ("Give my cat a name.", {"temperature": 0.8, "seed": 7}),
+    ("Write a haiku about waiting.", {"temperature": 0.8, "top_p": 0.9, "seed": 11}),
+)
+DEPTHS = (1, 2)
 
 
-def command(context: typer.Context) -> None:
-    """Placeholder."""
+@attrs.frozen
+class Trial:
+    """One run of all prompts."""
+
+    report: Report
+    outputs: Mapping[Any, Output]
+    frames: int
+    """Stream frames sent."""
+
+    @property
+    def tokens(self) -> dict[str, tuple[int, ...]]:
+        """Prompt -> answer, as token ids."""
+        return {str(key): output.tokens for key, output in sorted(self.outputs.items())}
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens of all requests, over the run's time."""
+        return sum(len(t) for t in self.tokens.values()) / self.report.makespan_s
+
+
+def command(
+    context: typer.Context,
+    backend: str = typer.Option("cpu", "--backend", help="A backend that executes."),
+    max_tokens: int = typer.Option(40, "--max-tokens", help="Most new tokens of an answer."),
+    repeats: int = typer.Option(2, "--repeats", help="Timed runs at each depth, alternating; the median counts."),
+    dtype: str = typer.Option("float32", "--dtype", help="float32, bfloat16 or float16."),
+    out: Path = typer.Option(Path("ovsdk-demo"), "--out", help="Folder for the PNG and the Perfetto files."),  # noqa: B008
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Stream eight answers of a real model at depth 1 and 2, compare tokens and throughput; then simulate the source text's case."""
+    if repeats < 1 or max_tokens < 1:
+        raise ConfigError(f"repeats and max_tokens must be at least 1; got {repeats!r} and {max_tokens!r}")
+    manager: PluginManager = context.obj
+    say = Console(stderr=True, markup=False, highlight=False) if as_json else console()
+    trials = measure(manager, backend, max_tokens, repeats, dtype, say)
+    identical = len({json.dumps(t.tokens) for runs in trials.values() for t in runs}) == 1
+    written = write(out, trials, say)
+    if as_json:
+        print_json(as_dict(trials, identical, written, simulated(manager)))
+    else:
+        show(say, trials, identical, written)
+        show_simulated(manager)
+    if not identical:
+        raise typer.Exit(1)
+
+
+def measure(manager: PluginManager, backend: str, max_tokens: int, repeats: int, dtype: str, say: Console) -> dict[int, list[Trial]]:
+    """Runs at each depth, alternating, after one that warms up and is not counted."""
+    folder = smollm2()
+    tokenizer = Tokenizer(folder)
+    requests = [Request(i, tokenizer.chat(text), max_tokens=max_tokens, **options) for i, (text, options) in enumerate(PROMPTS)]
+    engine = CausalLM(folder, slots=len(PROMPTS), max_len=max(len(r.prompt) for r in requests) + max_tokens, dtype=dtype)
+    with open_backend(backend, plugins=manager) as device:
+        say.print(f"SmolLM2-135M-Instruct ({dtype}) on {backend}: {_facts(device.capabilities.facts)}; loading")
+        trial = functools.partial(_trial, requests, tokenizer, engine, device)
+        trial(1, lambda frame: None)
+        trials: dict[int, list[Trial]] = {depth: [] for depth in DEPTHS}
+        for repeat in range(repeats):
+            for depth in DEPTHS:
+                with _stream(say, f"depth {depth}, run {repeat + 1} of {repeats}") as emit:
+                    trials[depth].append(trial(depth, emit))
+    return trials
+
+
+def _trial(requests: Sequence[Request], tokenizer: Tokenizer, engine: CausalLM, device: Any, depth: int, emit: Callable[[str], None]) -> Trial:
+    sent: list[str] = []
+
+    def send(frame: str) -> None:
+        sent.append(frame)
+        emit(frame)
+
+    text = functools.partial(Transcript, decode=tokenizer.decode, emit=send)
+    scheduler = SlotScheduler(requests, slots=engine.slots, eos=tokenizer.eos, max_len=engine.max_len, text=text)
+    report = run(scheduler, engine, device, depth=depth)
+    return Trial(report, scheduler.outputs, len(sent))
+
+
+@contextmanager
+def _stream(say: Console, title: str) -> Iterator[Callable[[str], None]]:
+    """A live table of the answers, fed with the frames that a client would get. On no terminal, only its last state is printed."""
+    answers = [""] * len(PROMPTS)
+
+    def table() -> Table:
+        table = Table(title=title, title_justify="left", box=None, header_style="bold", expand=True)
+        table.add_column("prompt", ratio=2)
+        table.add_column("answer", ratio=5)
+        for (prompt, _), answer in zip(PROMPTS, answers, strict=True):
+            table.add_row(prompt, " ".join(answer.split()))
+        return table
+
+    def emit(frame: str) -> None:
+        fields = json.loads(frame.removeprefix("data: "))
+        answers[fields["id"]] += fields["text"]
+
+    with Live(console=say, get_renderable=table, auto_refresh=say.is_terminal, refresh_per_second=8):
+        yield emit
+
+
+def write(out: Path, trials: Mapping[int, Sequence[Trial]], say: Console) -> list[str]:
+    """PNG of both timelines, Perfetto files; returns their paths. Without matplotlib, says so and goes on."""
+    out.mkdir(parents=True, exist_ok=True)
+    reports = {depth: runs[-1].report for depth, runs in trials.items()}
+    written = []
+    for depth, report in reports.items():
+        written.append(str(out / f"depth{depth}.perfetto.json"))
+        report.perfetto(written[-1])
+    try:
+        pictures.png([(r._title(), r._shown()) for r in reports.values()], out / "timelines.png", "SmolLM2-135M, measured")
+        written.append(str(out / "timelines.png"))
+    except ConfigError as error:
+        say.print(f"no PNG: {error}")
+    return written
+
+
+def row(depth: int, runs: Sequence[Trial]) -> dict[str, Any]:
+    """Medians over the runs of one depth; the idle causes are the last run's."""
+    last = runs[-1].report
+    host_s = sum(last.stage_s.values()) / last.steps
+    return {
+        "depth": depth,
+        "tokens_per_s": round(statistics.median(t.tokens_per_s for t in runs), 2),
+        "tokens_per_s_runs": [round(t.tokens_per_s, 2) for t in runs],
+        "step_ms": round(statistics.median((t.report.step_s or 0.0) * 1e3 for t in runs), 3),
+        "host_ms": round(host_s * 1e3, 3),
+        "device_busy": last.device_busy,
+        "idle": last.idle,
+        "overlap": str(last.overlap),
+        "overruns": last.overruns,
+    }
+
+
+def as_dict(trials: Mapping[int, Sequence[Trial]], identical: bool, written: list[str], simulation: Mapping[str, Any]) -> dict[str, Any]:
+    """All of it for JSON."""
+    first = trials[DEPTHS[0]][0]
+    return {
+        "tokens_identical": identical,
+        "runs": [row(depth, runs) for depth, runs in trials.items()],
+        "answers": {PROMPTS[key][0]: {"text": o.text, "tokens": list(o.tokens), "finish_reason": o.finish_reason} for key, o in first.outputs.items()},
+        "files": written,
+        "simulated": simulation,
+    }
+
+
+def show(say: Console, trials: Mapping[int, Sequence[Trial]], identical: bool, written: list[str]) -> None:
+    """What the runs showed, for people."""
+    rows = [row(depth, runs) for depth, runs in trials.items()]
+    last = trials[DEPTHS[-1]][-1]
+    count = sum(len(t) for t in last.tokens.values())
+    say.print(f"\ntokens identical in all {sum(map(len, trials.values()))} runs: {'yes' if identical else 'NO'} ({count} tokens, {last.frames} stream frames)")
+    sure = max(last.outputs.values(), key=lambda o: statistics.mean(o.logprobs))
+    say.print(f"the model was surest of {sure.text.strip()!r}; a prefix cache would hold {sum(len(o.blocks) for o in last.outputs.values())} blocks")
+    print_table(
+        [">depth", ">tokens/s", ">ms/step", ">host ms/step", ">device busy", ">overruns", "idle for"],
+        [
+            (
+                r["depth"], r["tokens_per_s"], r["step_ms"], r["host_ms"], f"{r['device_busy']:.1%}", r["overruns"],
+                ", ".join(f"{cause} {share:.1%}" for cause, share in r["idle"].items() if share >= 0.0005),
+            )
+            for r in rows
+        ],
+    )  # fmt: skip
+    say.print(f"measured: {rows[-1]['tokens_per_s'] / rows[0]['tokens_per_s']:.3f}x; {_bound(rows)}")
+    say.print(pictures.text([(t.report._title(), t.report._shown()) for t in (runs[-1] for runs in trials.values())]), soft_wrap=True)
+    say.print("wrote " + ", ".join(written))
+
+
+def _bound(rows: Sequence[Mapping[str, Any]]) -> str:
+    device_ms = rows[0]["step_ms"] - rows[0]["host_ms"]
+    most = rows[0]["step_ms"] / max(device_ms, rows[0]["host_ms"])
+    return f"hiding all {rows[0]['host_ms']:.2f} ms of host work would give {most:.3f}x, for the device's share of a step is {device_ms:.1f} ms"
+
+
+def simulated(manager: PluginManager) -> dict[str, Any]:
+    """The source text's case at each depth."""
+    prices = simulate.load_profile(manager, PROFILE)
+    return {"profile": PROFILE, "runs": [simulate.row(r, b) for r, b in _simulations(manager, prices)]}
+
+
+def show_simulated(manager: PluginManager) -> None:
+    """The same for people."""
+    prices = simulate.load_profile(manager, PROFILE)
+    print("\nThe same loop in virtual time:")
+    pairs = list(_simulations(manager, prices))
+    simulate.show(PROFILE, prices, [simulate.row(r, b) for r, b in pairs], [r for r, _ in pairs])
+
+
+def _simulations(manager: PluginManager, prices: Any) -> Iterator[tuple[Report, float | None]]:
+    for depth in DEPTHS:
+        yield simulate.simulate(manager, prices, "decode", depth=depth), prices.launches["decode"].features.get("batch")
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items()) or "no facts"
