@@ -6,7 +6,6 @@ that a caller would catch anyway. Foreign errors are mapped where they come in, 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -122,6 +121,8 @@ class CostUnknown(SimulationError, LookupError):
 
 def guess(seen: str, allowed: Iterable[str]) -> str:
     """' (did you mean ...?)' where a known word is near, else ''."""
+    import difflib  # only on the way to an error
+
     near = difflib.get_close_matches(seen, list(allowed), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 

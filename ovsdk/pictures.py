@@ -15,13 +15,15 @@ from statistics import median
 from typing import Any
 
 from .errors import ConfigError
-from .timeline import ASKS, DEVICE, STAGES, Idle, Timeline, causes
+from .timeline import ASKS, DEVICE, NO_WORK, STAGES, Idle, Timeline, causes
 from .types import Span
 
 Timelines = Timeline | Sequence[tuple[str, Timeline]]
 """One timeline, or several with their titles."""
 Window = tuple[int, int]
 """Begin and end in ns."""
+Shown = tuple[str, Timeline, Window]
+"""Title, timeline, and what of it is shown."""
 
 LETTERS = dict(zip(STAGES, "pPLafr", strict=True)) | dict.fromkeys(ASKS, "p")
 SHOWN = 4
@@ -64,8 +66,11 @@ def _window_of(timeline: Timeline, steps: range) -> Window:
     return max(timeline.begin_ns, min(span.begin_ns for span in spans)), min(timeline.end_ns, max(span.end_ns for span in spans))
 
 
-def _stack(timelines: Timelines) -> list[tuple[str, Timeline]]:
-    return [("", timelines)] if isinstance(timelines, Timeline) else list(timelines)
+def _stack(timelines: Timelines, steps: range | None) -> list[Shown]:
+    titled = [("", timelines)] if isinstance(timelines, Timeline) else timelines
+    if not titled:
+        raise ConfigError("no timeline to draw; give one Timeline, or at least one (title, timeline)")
+    return [(title, timeline, window(timeline, steps)) for title, timeline in titled]
 
 
 # ---- text ----
@@ -76,7 +81,7 @@ def text(timelines: Timelines, width: int = 100, steps: range | None = None) -> 
 
     Raises ConfigError if `width` leaves no room.
     """
-    stack = [(title, timeline, window(timeline, steps)) for title, timeline in _stack(timelines)]
+    stack = _stack(timelines, steps)
     label = max(len(lane) for _, timeline, _ in stack for lane in timeline.lanes)
     cells = width - label - 5
     if cells < 10:
@@ -139,22 +144,26 @@ def png(timelines: Timelines, path: str | os.PathLike[str], title: str = "", ste
 
     Raises ConfigError without matplotlib.
     """
-    stack = [(name, timeline, window(timeline, steps)) for name, timeline in _stack(timelines)]
+    _figure(_stack(timelines, steps), title).savefig(path, format="png")
+
+
+def _figure(stack: list[Shown], title: str) -> Any:
+    """A panel per timeline, one above the other, from the begin of its window, on one scale."""
     rows = [len(timeline.lanes) for _, timeline, _ in stack]
     figure = _matplotlib("figure").Figure(figsize=(12, 1.1 + sum(0.75 + 0.5 * n for n in rows)), dpi=150, layout="constrained")
     panels = figure.subplots(len(stack), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": [n + 0.5 for n in rows]})[:, 0]
-    longest = max(end - begin for *_, (begin, end) in stack) / 1e6
+    longest_ms = max(1, *(end - begin for *_, (begin, end) in stack)) / 1e6
     for axes, (name, timeline, shown) in zip(panels, stack, strict=True):
-        _panel(axes, timeline, shown, longest)
-        axes.set_title(
-            f"{name or title} ({timeline.origin})" if name or title else timeline.origin, loc="left", fontsize=10, fontweight="bold"
-        )
+        _panel(axes, timeline, shown, longest_ms)
+        axes.set_title(f"{name or title} ({timeline.origin})".strip(), loc="left", fontsize=10, fontweight="bold")
     panels[-1].set_xlabel("ms")
-    panels[-1].set_xlim(0, max(longest, 1e-6))
+    panels[-1].set_xlim(0, longest_ms)
     if title and stack[0][0]:
         figure.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
-    figure.legend(handles=_keys(timeline for _, timeline, _ in stack), loc="outside lower center", ncols=9, frameon=False, fontsize=9)
-    figure.savefig(path, format="png")
+    figure.legend(
+        handles=_keys(stack), loc="outside lower center", ncols=10, frameon=False, fontsize=9, columnspacing=1.4, handlelength=1.6
+    )
+    return figure
 
 
 def _matplotlib(module: str) -> Any:
@@ -205,22 +214,28 @@ def _draw_device(axes: Any, row: int, span: Span, left: float, length: float, sh
 
 
 def _draw_idle(axes: Any, row: int, piece: Idle, left: float, length: float, share: float) -> None:
-    color = COLORS.get(piece.cause, IDLE_COLOR)
-    axes.barh(row, length, left=left, height=0.74, facecolor="white", edgecolor=color, hatch="/////", linewidth=0)
-    if share > 0.009 * len(piece.cause):
+    axes.barh(row, length, left=left, height=0.74, **_hatched(piece.cause))
+    if share > 0.0062 * len(piece.cause):
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
         axes.text(left + length / 2, row, piece.cause, ha="center", va="center", fontsize=8, bbox=box)
 
 
-def _keys(timelines: Iterable[Timeline]) -> list[Any]:
-    """The legend: what occurs, in stage order."""
-    patch, timelines = _matplotlib("patches").Patch, list(timelines)
-    seen = {span.what for timeline in timelines for span in timeline.spans if span.lane != DEVICE}
+def _hatched(cause: str) -> dict[str, Any]:
+    hatch = "...." if cause == NO_WORK else "/////"
+    return {"facecolor": "white", "edgecolor": COLORS.get(cause, IDLE_COLOR), "hatch": hatch, "linewidth": 0}
+
+
+def _keys(stack: list[Shown]) -> list[Any]:
+    """The legend: what is to be seen, in stage order."""
+    patch = _matplotlib("patches").Patch
+    spans = [span for _, timeline, shown in stack for lane in timeline.lanes.values() for span, *_ in _visible(lane, shown)]
+    idle = {piece.cause for _, timeline, shown in stack for piece, *_ in _visible(timeline.idle, shown)}
+    seen = {span.what for span in spans if span.lane != DEVICE}
     keys = [patch(color=color, label=stage) for stage, color in COLORS.items() if stage in seen]
-    keys += [patch(color=ASK_COLOR, label="ask without a batch")] if seen & set(ASKS) else []
-    keys += [patch(color=DEVICE_COLORS[0], label="device busy (step)")]
-    idle = patch(facecolor="white", edgecolor=IDLE_COLOR, hatch="/////", linewidth=0, label="device idle (colour: cause)")
-    return [*keys, idle] if causes(*timelines) else keys
+    keys += [patch(color=ASK_COLOR, label="ask, no batch")] if seen & set(ASKS) else []
+    keys += [patch(color=DEVICE_COLORS[0], label="device (step)")] if any(span.lane == DEVICE for span in spans) else []
+    keys += [patch(**_hatched(""), label="device idle (colour: cause)")] if idle - {NO_WORK} else []
+    return [*keys, patch(**_hatched(NO_WORK), label="no work")] if NO_WORK in idle else keys
 
 
 # ---- Perfetto ----

@@ -12,14 +12,16 @@ import os
 import sys
 import types
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 from . import hookspecs
 from .errors import BackendUnavailable, ConfigError, HookFailed, OvsdkError, PluginConflict, PluginError, refuse
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "ovsdk"
 BUILTINS = ("ovsdk.builtin",)
@@ -178,7 +180,9 @@ def _parse(spec: str) -> tuple[str, int]:
 
 
 @functools.cache
-def _installed() -> tuple[tuple[metadata.EntryPoint, str], ...]:
+def _installed() -> tuple[tuple[EntryPoint, str], ...]:
+    from importlib import metadata  # slow to import, and needed only to open something
+
     return tuple(
         (entry, f"{dist.metadata['Name']} {dist.version}")
         for dist in metadata.distributions()
@@ -187,7 +191,7 @@ def _installed() -> tuple[tuple[metadata.EntryPoint, str], ...]:
     )
 
 
-def _allowed(entries: Iterable[tuple[metadata.EntryPoint, str]]) -> list[tuple[metadata.EntryPoint, str]]:
+def _allowed(entries: Iterable[tuple[EntryPoint, str]]) -> list[tuple[EntryPoint, str]]:
     named = os.environ.get("OVSDK_PLUGINS")
     entries = list(entries)
     if named is None:
@@ -199,7 +203,7 @@ def _allowed(entries: Iterable[tuple[metadata.EntryPoint, str]]) -> list[tuple[m
     return [(entry, origin) for entry, origin in entries if entry.name in wanted]
 
 
-def _load(entry: metadata.EntryPoint, origin: str) -> Any:
+def _load(entry: EntryPoint, origin: str) -> Any:
     try:
         return entry.load()
     except Exception as error:

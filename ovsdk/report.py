@@ -129,10 +129,8 @@ class Report:
 
     def __str__(self) -> str:
         where = f"{self.backend}{' (simulated)' if self.virtual else ''}, depth {self.depth}, {self.driver}"
-        busy, step_s = self.device_busy, self.step_s
         parts = [
-            "no steps" if step_s is None else f"{step_s * 1e3:.3f} ms/step",
-            "device busy not measured" if busy is None else f"device busy {100 * busy:.1f} %",
+            *self._figures(),
             str(self.overlap),
             *([] if self.overruns is None else [f"overruns {_count(self.overruns, 'row')}"]),
             *(" ".join(note.split()) for note in self._all_notes()),
@@ -148,11 +146,15 @@ class Report:
         partial = [f"timeline of the last {_count(line.steps, 'step')}"] if line.steps < self.steps else []
         return (*self.notes, *partial, *([f"{_count(untimed, 'step')} without a device time"] if untimed else []))
 
+    def _figures(self) -> tuple[str, str]:
+        step_s, busy = self.step_s, self.device_busy
+        return (
+            "no steps" if step_s is None else f"{step_s * 1e3:.3f} ms/step",
+            "device busy not measured" if busy is None else f"device busy {100 * busy:.1f} %",
+        )
+
     def _title(self) -> str:
-        step = "" if self.step_s is None else f": {self.step_s * 1e3:.3f} ms/step"
-        line = self.timeline
-        bubble = f", bubble {line.bubble_ns / line.steps / 1e6:.3f} ms/step" if line and line.steps and line.launched else ""
-        return f"depth {self.depth}{step}{bubble}"
+        return f"depth {self.depth}, {self.driver}: {', '.join(self._figures())}"
 
     def _shown(self) -> Timeline:
         if self.timeline is None:

@@ -141,6 +141,17 @@ def test_program_is_shown_and_runs(program: Path, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_the_tutorial_shows_its_true_output(tmp_path: Path) -> None:
+    """All but the two measured lines is the same on every machine. To renew: python first_pipeline.py > first_pipeline.out"""
+    done = subprocess.run(
+        [sys.executable, str(DOCS / "tutorial/first_pipeline.py")], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    actual, shown = done.stdout.splitlines(), page("tutorial/first_pipeline.out").splitlines()
+    assert actual[2:] == shown[2:]
+    for depth, lines in enumerate(zip(actual[:2], shown[:2], strict=True), 1):
+        assert all(re.match(rf"20 steps in [\d.]+ m?s on cpu, depth {depth}, inline: [\d.]+ ms/step, device busy", line) for line in lines)
+
+
 class Trace:
     """A scheduler that notes each plan with the results that it has seen, and an executor to go with it."""
 

@@ -290,7 +290,7 @@ class Server:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_idle_without_admission_ends_the_run(device, driver):
-    run(Server(), Echo(), device, driver=driver)
+    assert run(Server(), Echo(), device, driver=driver).steps == 0
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

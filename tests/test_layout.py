@@ -196,8 +196,8 @@ def shown(source: Source) -> list[str]:
 
 def no_sleep(source: Source) -> list[str]:
     """Time is injected, or waited for on a condition."""
-    calls = (n for n in ast.walk(source.tree) if isinstance(n, ast.Call) and ast.unparse(n.func) in ("time.sleep", "sleep"))
-    return [source.at(call, "sleeps") for call in calls]
+    calls = (n for n in ast.walk(source.tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "time.sleep")
+    return [source.at(node, "sleeps") for node in (*calls, *(node for node, name in imports(source) if name == "time.sleep"))]
 
 
 # ---- the rules, and sources that break them ----
@@ -276,7 +276,12 @@ RULES = (
         Source("a.py", "x = 'docs/tmp/x'"),
     ),
     Rule(shown, ("tests", "examples"), (Source("a.py", "def test_f():\n    f()"),), Source("a.py", "def test_f():\n    assert f()")),
-    Rule(no_sleep, ("tests", "examples"), (Source("a.py", "time." + "sleep(1)"),), Source("a.py", "clock.wait(1)")),
+    Rule(
+        no_sleep,
+        ("tests", "examples"),
+        (Source("a.py", "time." + "sleep(1)"), Source("a.py", "from time import sleep")),
+        Source("a.py", "clock.wait(1)"),
+    ),
 )
 
 

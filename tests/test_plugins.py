@@ -9,7 +9,18 @@ from importlib import metadata
 import pytest
 
 import ovsdk
-from ovsdk import BackendUnavailable, ConfigError, HookFailed, PluginConflict, PluginError, hookimpl, make, open_backend, plugin_manager, run
+from ovsdk import (
+    BackendUnavailable,
+    ConfigError,
+    HookFailed,
+    PluginConflict,
+    PluginError,
+    hookimpl,
+    make,
+    open_backend,
+    plugin_manager,
+    run,
+)
 from ovsdk import hookspecs, plugins
 from ovsdk.backends.thread import ThreadBackend
 
@@ -255,7 +266,9 @@ def test_the_number_of_hook_calls_does_not_grow_with_the_steps(driver):
 
 def test_two_owners_of_a_name_are_both_named(installed):
     installed(red=Scheduling(), blue=Scheduling())
-    with pytest.raises(PluginConflict, match=r"scheduler 'count' is offered by 'blue' \(ovsdk-blue 1.0\) and 'red' \(ovsdk-red 1.0\)|'red'.*'blue'"):
+    with pytest.raises(
+        PluginConflict, match=r"scheduler 'count' is offered by 'blue' \(ovsdk-blue 1.0\) and 'red' \(ovsdk-red 1.0\)|'red'.*'blue'"
+    ):
         make("scheduler", "count")
 
 
@@ -272,7 +285,9 @@ def test_two_owners_of_a_backend_are_both_named(installed):
 
 def test_a_plugin_that_cannot_be_imported_names_its_distribution(installed):
     installed(bad=ImportError("no module named 'fridge'"))
-    with pytest.raises(PluginError, match=r"plugin 'bad' of ovsdk-bad 1.0 cannot be imported: ImportError: no module named 'fridge'; mend or uninstall") as caught:
+    with pytest.raises(
+        PluginError, match=r"plugin 'bad' of ovsdk-bad 1.0 cannot be imported: ImportError: no module named 'fridge'; mend or uninstall"
+    ) as caught:
         plugin_manager()
     assert (caught.value.plugin, caught.value.distribution) == ("bad", "ovsdk-bad 1.0")
     assert isinstance(caught.value.__cause__, ImportError)
@@ -334,7 +349,9 @@ def test_tracing_prints_hook_arguments_and_implementers(monkeypatch, capsys):
 
 def test_a_one_off_plugin_file(tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text("from ovsdk import hookimpl\n@hookimpl\ndef ovsdk_make_scheduler(name):\n    return 'made' if name == 'file' else None\n")
+    file.write_text(
+        "from ovsdk import hookimpl\n@hookimpl\ndef ovsdk_make_scheduler(name):\n    return 'made' if name == 'file' else None\n"
+    )
     assert make("scheduler", "file", plugins=[file]) == "made"
     file.write_text("import nowhere_to_be_found")
     with pytest.raises(PluginError, match=r"mine.py.* cannot be imported: ModuleNotFoundError"):
@@ -346,7 +363,9 @@ def test_a_one_off_plugin_file(tmp_path):
 def test_unknown_backends_and_options_say_what_is_known():
     with pytest.raises(BackendUnavailable, match=r"'thred' cannot be opened here \(did you mean 'thread'\?\)"):
         open_backend("thred")
-    with pytest.raises(ConfigError, match=r"unknown option of backend 'thread' 'timeout' \(did you mean 'timeout_s'\?\); allowed: timeout_s"):
+    with pytest.raises(
+        ConfigError, match=r"unknown option of backend 'thread' 'timeout' \(did you mean 'timeout_s'\?\); allowed: timeout_s"
+    ):
         open_backend("thread", timeout=3)
     with pytest.raises(ConfigError, match="has one device, 0; got index 2"):
         open_backend("thread:2")

@@ -11,8 +11,12 @@ import pytest
 
 import ovsdk
 
-NEVER = ("torch", "torch_npu", "transformers", "matplotlib", "rich", "typer", "click", "numpy", "numba", "cattrs", "hypothesis", "pytest")
-"""None of these is needed to plan and to drive; a process that imports ovsdk pays for none of them."""
+NEVER = (
+    *("torch", "torch_npu", "transformers", "matplotlib", "rich", "typer", "click", "numpy", "numba", "cattrs", "hypothesis", "pytest"),
+    *("difflib", "email", "asyncio", "multiprocessing", "concurrent", "tomllib", "tomli"),
+)
+"""None of these is needed to plan and to drive; a process that imports ovsdk pays for none of them. Below: slow parts of the standard
+library (`email` comes with importlib.metadata). The milliseconds are in benchmarks/import_time.py."""
 
 
 def imported_by(code: str) -> set[str]:
@@ -23,7 +27,7 @@ def imported_by(code: str) -> set[str]:
 
 
 def test_import_is_light() -> None:
-    assert imported_by("import ovsdk").isdisjoint(NEVER)
+    assert imported_by("import ovsdk") & set(NEVER) == set()
 
 
 def test_the_light_check_sees_a_heavy_import() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -39,7 +41,6 @@ STAGES = ("plan", "prepare", "launch", "amend", "finish", "retire")
 COSTS = {**dict.fromkeys(STAGES, 3), "device": 1, "start": 0, "result": 0, "driver": 0, "hand-over": 0, "ask": 1, "arrival": 4}
 
 Costs = Mapping[str, int]
-Check = Callable[[Any, Sequence[Span], int, int], None]
 
 
 # ---- schedules ----
@@ -49,7 +50,7 @@ class Host:
     """Spans of one run in virtual time: what the two schedules below have in common."""
 
     def __init__(self, depth: int, cost: Costs, amend: bool) -> None:
-        self.ledger, self.cost, self.amend = Ledger(depth), cost, amend
+        self.ledger, self.cost, self.amend = Ledger(depth, amend), cost, amend
         self.spans: list[Span] = []
         self.done: dict[int, int] = {}
         self.tail = 0
@@ -93,7 +94,7 @@ def _inline_stage(host: Host, move: int, now: int, left: list[int]) -> int:
         now = host.add("host", "finish", step, now, now + cost["finish"])
     if move in (LAUNCH, AMEND):
         host.submit(step, now)
-    host.ledger.end(move, host.amend)
+    host.ledger.end(move, host.amend and move == LAUNCH)
     return now
 
 
@@ -107,22 +108,32 @@ def two_lanes(depth: int, steps: int, cost: Costs) -> tuple[list[Span], int]:
     """A scheduling and an execution lane; a batch can be prepared once it has been handed over."""
     host, now, handed = Host(depth, cost, False), 0, dict[int, int]()
     lanes = [Lane("scheduling", (PLAN, RETIRE), "wait device"), Lane("execution", (LAUNCH, PREPARE), "wait batch")]
-    while host.ledger.next() != FINISHED or any(lane.stage >= 0 for lane in lanes):
-        for lane in lanes:
-            if lane.stage >= 0 and lane.end <= now:
-                _end(host, lane, now, handed, steps)
-        for lane in lanes:
-            if lane.stage < 0 and lane.end <= now:
-                _begin(host, lane, now, handed)
-        now = min(time for time in _times(host, lanes, handed) if time > now) if host.ledger.next() != FINISHED else now + 1
-    return host.spans, now
+    while True:
+        while any(lane.end <= now and _turn(host, lane, now, handed, steps) for lane in lanes):
+            pass
+        if host.ledger.next() == FINISHED:
+            return host.spans, now
+        times = [*(lane.end for lane in lanes), *handed.values(), *(done + cost["result"] for done in host.done.values())]
+        now = min(time for time in times if time > now)
 
 
-def _times(host: Host, lanes: list[Lane], handed: dict[int, int]) -> Iterator[int]:
-    yield from (lane.end for lane in lanes)
-    yield from handed.values()
-    yield from (done + host.cost["result"] for done in host.done.values())
-    yield 10**9
+def _turn(host: Host, lane: Lane, now: int, handed: dict[int, int], steps: int) -> bool:
+    """What a lane that is free, or has come to the end of a stage, does now; False for nothing."""
+    if lane.stage >= 0:
+        _end(host, lane, now, handed, steps)
+        return True
+    ledger = host.ledger
+    stage = next((stage for stage in lane.stages if ledger.may_begin(stage)), -1)
+    if stage < 0 and lane.name == "scheduling":
+        oldest = ledger.ended[DEVICE]
+        ended = oldest < ledger.begun[DEVICE] and host.done[oldest] + host.cost["result"] <= now
+        return ended and ledger.end(DEVICE) >= 0
+    if stage < 0 or (stage == PREPARE and handed[ledger.begun[PREPARE]] > now):
+        return False
+    if lane.end < now:
+        host.add(lane.name, lane.wait, ledger.begun[stage], lane.end, now)
+    lane.stage, lane.step, lane.begin, lane.end = stage, ledger.begin(stage), now, now + host.cost[NAMES[stage]]
+    return True
 
 
 def _end(host: Host, lane: Lane, now: int, handed: dict[int, int], steps: int) -> None:
@@ -132,36 +143,19 @@ def _end(host: Host, lane: Lane, now: int, handed: dict[int, int], steps: int) -
         host.add(lane.name, "ask", lane.step, lane.begin, now)
         return
     host.add(lane.name, NAMES[stage], lane.step, lane.begin, now)
-    host.ledger.end(stage)
     if stage == LAUNCH:
         host.submit(lane.step, now)
     if stage == PLAN:
-        lane.end = handed[lane.step] = now + host.cost["hand-over"]
-        if now < lane.end:
-            host.add(lane.name, "hand-over", lane.step, now, lane.end)
-
-
-def _begin(host: Host, lane: Lane, now: int, handed: dict[int, int]) -> None:
-    ledger = host.ledger
-    if lane.name == "scheduling" and ledger.next(lane.stages) == NEED_DEVICE:
-        oldest = ledger.ended[DEVICE]
-        if oldest < ledger.begun[DEVICE] and host.done[oldest] + host.cost["result"] <= now:
-            ledger.end(DEVICE)
-    stage = ledger.next(lane.stages)
-    if stage < 0 or (stage == PREPARE and handed[ledger.begun[PREPARE]] > now):
-        return
-    if lane.end < now:
-        host.add(lane.name, lane.wait, ledger.begun[stage], lane.end, now)
-    lane.stage, lane.step, lane.begin, lane.end = stage, ledger.begin(stage), now, now + host.cost[NAMES[stage]]
+        lane.end = handed[lane.step] = host.add(lane.name, "hand-over", lane.step, now, now + host.cost["hand-over"])
+    host.ledger.end(stage)
 
 
 # ---- the clerk: the rules as they are told, one instant at a time ----
 
 
 def does(spans: Sequence[Span], lane: str, t: int) -> str:
-    around = [s for s in spans if s.lane == lane and s.begin_ns <= t < s.end_ns]
-    latest = max(around, key=lambda s: (s.begin_ns, -s.end_ns, spans.index(s)), default=None)
-    return "driver" if latest is None else latest.what
+    around = [(s.begin_ns, -s.end_ns, i, s.what) for i, s in enumerate(spans) if s.lane == lane and s.begin_ns <= t < s.end_ns]
+    return max(around)[3] if around else "driver"
 
 
 def cause_at(spans: Sequence[Span], t: int) -> str | None:
@@ -285,7 +279,7 @@ def test_causes_sum_to_idle(spans: list[Span], begin: int, length: int) -> None:
 @given(st.lists(any_span, max_size=20))
 def test_a_lane_does_one_thing_at_a_time(spans: list[Span]) -> None:
     for pieces in Timeline(spans, 0, 40).lanes.values():
-        assert all(a.end_ns <= b.begin_ns for a, b in zip(pieces, pieces[1:], strict=False))
+        assert all(a.end_ns <= b.begin_ns for a, b in pairwise(pieces))
         assert all(p.begin_ns < p.end_ns for p in pieces)
 
 
@@ -293,7 +287,7 @@ def test_a_lane_does_one_thing_at_a_time(spans: list[Span]) -> None:
 def test_streams_hold_every_device_span_once_without_overlap(spans: list[Span]) -> None:
     timeline = Timeline(spans, 0, 40)
     assert sorted(s for row in timeline.streams for s in row) == sorted(timeline.launched)
-    assert all(a.end_ns <= b.begin_ns for row in timeline.streams for a, b in zip(row, row[1:], strict=False))
+    assert all(a.end_ns <= b.begin_ns for row in timeline.streams for a, b in pairwise(row))
 
 
 # ---- +1 ms moves one cause ----
@@ -319,7 +313,7 @@ def before_last_launch(spans: list[Span], what: str) -> int:
 @pytest.mark.parametrize("name", SERIAL)
 def test_one_ms_in_a_serial_run(name: str) -> None:
     change, spans = moved(lambda costs: inline(1, [0] * 5, costs), name, device=7)
-    times = {"driver": 5 * 4 + 3, "start": 5, "result": 4}.get(name) or before_last_launch(spans, name)
+    times = {"driver": 3 + 4 * 4, "start": 5, "result": 4}.get(name) or before_last_launch(spans, name)
     assert change == {name: times}
 
 
@@ -327,7 +321,9 @@ def test_one_ms_in_a_serial_run(name: str) -> None:
 @pytest.mark.parametrize("depth", [2, 3])
 def test_one_ms_in_a_host_bound_run(depth: int, name: str) -> None:
     change, spans = moved(lambda costs: inline(depth, [0] * 6, costs), name, driver=2)
-    times = before_last_launch(spans, name) if name != "driver" else sum(before_last_launch(spans, what) for what in STAGES)
+    times = (
+        before_last_launch(spans, name) if name != "driver" else sum(before_last_launch(spans, what) for what in (*STAGES, "wait device"))
+    )
     assert change == {name: times}
 
 
@@ -409,7 +405,7 @@ THREADS = [
 def test_a_lane_that_waits_for_a_batch_is_followed_to_the_scheduling_lane(what: str, cause: str) -> None:
     spans = [*THREADS, *named("scheduling", ("wait device", 0, 0, 20), ("plan", 1, 20, 30), (what, 0, 30, 40))]
     got = Timeline(spans, 0, 70).idle_ns
-    assert got == Counter({"result": 10, "plan": 10, cause: 10}) + Counter({"driver": 5, "prepare": 5, "launch": 5, "start": 5})
+    assert got == Counter({"result": 10, "plan": 10, "driver": 5, "prepare": 5, "launch": 5, "start": 5}) + Counter({cause: 10})
 
 
 def test_a_launch_that_blocks_is_the_cause_until_the_device_begins() -> None:
@@ -455,7 +451,7 @@ def test_steady_step_time_is_exact_for_constant_costs(depth: int, device: int) -
 
 def test_a_timeline_of_the_last_steps_only_knows_its_depth() -> None:
     spans, end = inline(2, [0] * 12, COSTS)
-    kept = spans[-20:]
+    kept = spans[-40:]
     timeline = Timeline(kept, kept[0].begin_ns, end)
     assert timeline.in_flight == 2
     assert timeline.step_s == Timeline(spans, 0, end).step_s
@@ -489,7 +485,7 @@ MUTANTS = [
     ("begin < stage.end_ns:", "begin <= stage.begin_ns:"),
     ("STAGES[: 5 if second else 3]", "STAGES[:3]"),
     ("STAGES[: 5 if second else 3]", "STAGES[:5]"),
-    ("for name in STAGES[:", "for name in reversed(STAGES[:"),
+    ("for name in STAGES[: 5 if second else 3]", "for name in reversed(STAGES[: 5 if second else 3])"),
     ("yield runs, done, name", "yield runs, done, DRIVER"),
     ("begin = done", "begin = runs"),
     ("yield begin, end, START", "yield begin, end, DRIVER"),
@@ -499,11 +495,10 @@ MUTANTS = [
     ('stage.what == "plan" and begin', "begin"),
     ("yield begin, until, DRIVER", 'yield begin, until, "plan"'),
     ("bisect_right(host.begins[lane], begin) - 1", "bisect_right(host.begins[lane], begin)"),
-    ("_lane_does(host, stage, plan.lane, begin, end)", "_lane_does(host, stage, lane, begin, end)"),
+    ("yield from _lane_does(host, stage, plan.lane, begin, end)", "yield begin, end, DRIVER"),
     ("yield from _other_lane(host, stage, lane, begin, until)", "yield begin, until, DRIVER"),
     ('_FOR_PLAN = {"ask": "plan"', '_FOR_PLAN = {"ask": NO_WORK'),
     ('"plan", "idle ask": NO_WORK', '"plan", "idle ask": "plan"'),
-    ("WAIT_ARRIVAL: NO_WORK", "WAIT_ARRIVAL: DRIVER"),
     ("WAIT_ARRIVAL: HAND_OVER", "WAIT_ARRIVAL: NO_WORK"),
     ('"wait device": RESULT}\n_FOR', '"wait device": START}\n_FOR'),
     ('{**_FOR_LATER, "wait device": HAND_OVER}', "_FOR_LATER"),
@@ -520,7 +515,7 @@ MUTANTS = [
 ]
 
 
-def judged(check: Check, module: Any) -> None:
+def checked_by_the_clerk(module: Any) -> None:
     """The clerk over a fixed heap of schedules and of spans that fit nothing."""
     draw = random.Random(5)
     for k in range(60):
@@ -528,7 +523,7 @@ def judged(check: Check, module: Any) -> None:
         check(module, *_closed(inline(1 + k % 3, draw.choices([0, 0, IDLE, WAIT], k=4), costs, bool(k % 2))))
         check(module, *_closed(two_lanes(1 + k % 2, 3, costs)))
     for _ in range(200):
-        check(module, [_any_span(draw) for _ in range(9)], 3, 30)
+        check(module, [_any_span(draw) for _ in range(9)], 3, 20)
 
 
 def _closed(run: tuple[list[Span], int]) -> tuple[list[Span], int, int]:
@@ -543,27 +538,19 @@ def _any_span(draw: random.Random) -> Span:
 def built(source: str) -> ModuleType:
     module = ModuleType("ovsdk.timeline_mutant")
     module.__package__ = "ovsdk"
-    import sys
-
-    sys.modules[module.__name__] = module  # attrs looks a class's module up
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, module.__name__, module)  # attrs looks a class's module up
         exec(compile(source, "mutant", "exec"), module.__dict__)
-    finally:
-        del sys.modules[module.__name__]
     return module
 
 
-def test_the_unchanged_source_passes_the_judge() -> None:
-    judged(check, built(SOURCE))
-    assert issubclass(built(SOURCE).Timeline, object)
+def test_the_unchanged_source_passes() -> None:
+    checked_by_the_clerk(built(SOURCE))
 
 
 @pytest.mark.parametrize(("right", "wrong"), MUTANTS)
 def test_mutant_is_noticed(right: str, wrong: str) -> None:
     assert right in SOURCE
-    if "reversed(" in wrong:
-        source = SOURCE.replace("STAGES[: 5 if second else 3]:", "reversed(STAGES[: 5 if second else 3]):")
-    else:
-        source = SOURCE.replace(right, wrong, 1)
+    source = SOURCE.replace(right, wrong, 1)
     with pytest.raises((AssertionError, IndexError, KeyError)):
-        judged(check, built(source))
+        checked_by_the_clerk(built(source))

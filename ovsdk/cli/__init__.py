@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import typer
@@ -18,21 +19,28 @@ from ..plugins import PluginManager, plugin_manager
 from . import backends, demo, hooks, simulate
 
 MISUSE = (ConfigError, BackendUnavailable, PluginError, ProfileError)
-COMMANDS = {"demo": demo.command, "simulate": simulate.command, "backends": backends.command, "hooks": hooks.command}
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "demo": demo.command,
+    "simulate": simulate.command,
+    "backends": backends.command,
+    "hooks": hooks.command,
+}
 PLUGIN = "--plugin"
 
 
 def application(plugins: Iterable[Any] = ()) -> typer.Typer:
     """The `ovsdk` command with built-in commands and those of plugins."""
     manager = plugin_manager(plugins)
-    app = typer.Typer(help="Overlap scheduling: run, simulate, inspect.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        help="Overlap scheduling: run, simulate, inspect.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    )
 
     @app.callback()
     def options(
         context: typer.Context,
-        plugin: list[str] = typer.Option([], PLUGIN, metavar="FILE.py", help="Load a one-off plugin file (may be repeated)."),  # noqa: B008
+        _plugin: list[str] = typer.Option([], PLUGIN, metavar="FILE.py", help="Load a one-off plugin file (may be repeated)."),  # noqa: B008
     ) -> None:
-        context.obj = manager
+        context.obj = manager  # the files were loaded before the commands were made
 
     for name, command in COMMANDS.items():
         app.command(name, cls=Spread)(command)
@@ -83,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _plugin_files(args: Sequence[str]) -> list[str]:
     """Files named by --plugin: they must be loaded before the commands exist."""
-    after = [value for option, value in zip(args, args[1:], strict=False) if option == PLUGIN]
+    after = [value for option, value in pairwise(args) if option == PLUGIN]
     return after + [word.partition("=")[2] for word in args if word.startswith(f"{PLUGIN}=")]
 
 

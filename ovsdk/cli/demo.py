@@ -31,7 +31,7 @@ from ..plugins import PluginManager, open_backend
 from ..report import Report
 from ..run import run
 from . import simulate
-from .output import console, print_json, print_table
+from .output import console, print_json, print_table, shaped
 
 PROFILE = "longcat-flash-b8-4k"
 PROMPTS: tuple[tuple[str, Mapping[str, Any]], ...] = (
@@ -80,7 +80,7 @@ def command(
     if repeats < 1 or max_tokens < 1:
         raise ConfigError(f"repeats and max_tokens must be at least 1; got {repeats!r} and {max_tokens!r}")
     manager: PluginManager = context.obj
-    say = Console(stderr=True, markup=False, highlight=False) if as_json else console()
+    say = shaped(Console(stderr=True, markup=False, highlight=False)) if as_json else console()
     trials = measure(manager, backend, max_tokens, repeats, dtype, say)
     identical = len({json.dumps(t.tokens) for runs in trials.values() for t in runs}) == 1
     written = write(out, trials, say)
@@ -94,24 +94,28 @@ def command(
 
 
 def measure(manager: PluginManager, backend: str, max_tokens: int, repeats: int, dtype: str, say: Console) -> dict[int, list[Trial]]:
-    """Runs at each depth, alternating, after one that warms up and is not counted."""
+    """Runs at each depth, alternating, after one that warms up, streams to the terminal and is not counted."""
     folder = smollm2()
     tokenizer = Tokenizer(folder)
     requests = [Request(i, tokenizer.chat(text), max_tokens=max_tokens, **options) for i, (text, options) in enumerate(PROMPTS)]
     engine = CausalLM(folder, slots=len(PROMPTS), max_len=max(len(r.prompt) for r in requests) + max_tokens, dtype=dtype)
+    trials: dict[int, list[Trial]] = {depth: [] for depth in DEPTHS}
     with open_backend(backend, plugins=manager) as device:
-        say.print(f"SmolLM2-135M-Instruct ({dtype}) on {backend}: {_facts(device.capabilities.facts)}; loading")
+        say.print(f"SmolLM2-135M-Instruct, {dtype}, on {backend} ({_facts(device.capabilities.facts)})\n")
         trial = functools.partial(_trial, requests, tokenizer, engine, device)
-        trial(1, lambda frame: None)
-        trials: dict[int, list[Trial]] = {depth: [] for depth in DEPTHS}
+        with _stream(say) as emit:
+            trial(DEPTHS[-1], emit)
         for repeat in range(repeats):
             for depth in DEPTHS:
-                with _stream(say, f"depth {depth}, run {repeat + 1} of {repeats}") as emit:
-                    trials[depth].append(trial(depth, emit))
+                done = trial(depth, lambda frame: None)
+                trials[depth].append(done)
+                say.print(f"run {repeat + 1} of {repeats} at depth {depth}: {done.tokens_per_s:.1f} tokens/s")
     return trials
 
 
-def _trial(requests: Sequence[Request], tokenizer: Tokenizer, engine: CausalLM, device: Any, depth: int, emit: Callable[[str], None]) -> Trial:
+def _trial(
+    requests: Sequence[Request], tokenizer: Tokenizer, engine: CausalLM, device: Any, depth: int, emit: Callable[[str], None]
+) -> Trial:
     sent: list[str] = []
 
     def send(frame: str) -> None:
@@ -125,14 +129,14 @@ def _trial(requests: Sequence[Request], tokenizer: Tokenizer, engine: CausalLM, 
 
 
 @contextmanager
-def _stream(say: Console, title: str) -> Iterator[Callable[[str], None]]:
+def _stream(say: Console) -> Iterator[Callable[[str], None]]:
     """A live table of the answers, fed with the frames that a client would get. On no terminal, only its last state is printed."""
     answers = [""] * len(PROMPTS)
 
     def table() -> Table:
-        table = Table(title=title, title_justify="left", box=None, header_style="bold", expand=True)
-        table.add_column("prompt", ratio=2)
-        table.add_column("answer", ratio=5)
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        table.add_column("prompt", no_wrap=True)
+        table.add_column("answer")
         for (prompt, _), answer in zip(PROMPTS, answers, strict=True):
             table.add_row(prompt, " ".join(answer.split()))
         return table
@@ -141,8 +145,10 @@ def _stream(say: Console, title: str) -> Iterator[Callable[[str], None]]:
         fields = json.loads(frame.removeprefix("data: "))
         answers[fields["id"]] += fields["text"]
 
-    with Live(console=say, get_renderable=table, auto_refresh=say.is_terminal, refresh_per_second=8):
+    with Live(console=say, get_renderable=table, transient=True, auto_refresh=say.is_terminal, refresh_per_second=8):
         yield emit
+    say.print(table())
+    say.print()
 
 
 def write(out: Path, trials: Mapping[int, Sequence[Trial]], say: Console) -> list[str]:
@@ -184,7 +190,10 @@ def as_dict(trials: Mapping[int, Sequence[Trial]], identical: bool, written: lis
     return {
         "tokens_identical": identical,
         "runs": [row(depth, runs) for depth, runs in trials.items()],
-        "answers": {PROMPTS[key][0]: {"text": o.text, "tokens": list(o.tokens), "finish_reason": o.finish_reason} for key, o in first.outputs.items()},
+        "answers": {
+            PROMPTS[key][0]: {"text": o.text, "tokens": list(o.tokens), "finish_reason": o.finish_reason}
+            for key, o in first.outputs.items()
+        },
         "files": written,
         "simulated": simulation,
     }
@@ -193,30 +202,29 @@ def as_dict(trials: Mapping[int, Sequence[Trial]], identical: bool, written: lis
 def show(say: Console, trials: Mapping[int, Sequence[Trial]], identical: bool, written: list[str]) -> None:
     """What the runs showed, for people."""
     rows = [row(depth, runs) for depth, runs in trials.items()]
-    last = trials[DEPTHS[-1]][-1]
-    count = sum(len(t) for t in last.tokens.values())
-    say.print(f"\ntokens identical in all {sum(map(len, trials.values()))} runs: {'yes' if identical else 'NO'} ({count} tokens, {last.frames} stream frames)")
-    sure = max(last.outputs.values(), key=lambda o: statistics.mean(o.logprobs))
-    say.print(f"the model was surest of {sure.text.strip()!r}; a prefix cache would hold {sum(len(o.blocks) for o in last.outputs.values())} blocks")
-    print_table(
-        [">depth", ">tokens/s", ">ms/step", ">host ms/step", ">device busy", ">overruns", "idle for"],
-        [
-            (
-                r["depth"], r["tokens_per_s"], r["step_ms"], r["host_ms"], f"{r['device_busy']:.1%}", r["overruns"],
-                ", ".join(f"{cause} {share:.1%}" for cause, share in r["idle"].items() if share >= 0.0005),
-            )
-            for r in rows
-        ],
-    )  # fmt: skip
-    say.print(f"measured: {rows[-1]['tokens_per_s'] / rows[0]['tokens_per_s']:.3f}x; {_bound(rows)}")
-    say.print(pictures.text([(t.report._title(), t.report._shown()) for t in (runs[-1] for runs in trials.values())]), soft_wrap=True)
+    last, runs = trials[DEPTHS[-1]][-1], sum(map(len, trials.values()))
+    counts = f"{sum(map(len, last.tokens.values()))} tokens, {last.frames} stream frames, {_blocks(last)} blocks for a prefix cache"
+    say.print(f"\ntokens identical in all {runs} runs: {'yes' if identical else 'NO'} ({counts} in each)")
+    print_table([">depth", ">tokens/s", ">ms/step", ">host ms/step", ">device busy", ">overruns", "idle for"], [_cells(r) for r in rows])
+    say.print(f"measured: {rows[-1]['tokens_per_s'] / rows[0]['tokens_per_s']:.3f}x; {_bound(rows)}\n")
+    say.print(pictures.text([(t[-1].report._title(), t[-1].report._shown()) for t in trials.values()]), soft_wrap=True)
     say.print("wrote " + ", ".join(written))
 
 
+def _blocks(trial: Trial) -> int:
+    return sum(len(output.blocks) for output in trial.outputs.values())
+
+
+def _cells(r: Mapping[str, Any]) -> tuple[Any, ...]:
+    idle = ", ".join(f"{cause} {share:.1%}" for cause, share in r["idle"].items() if share >= 0.0005)
+    return r["depth"], r["tokens_per_s"], r["step_ms"], r["host_ms"], f"{r['device_busy']:.1%}", r["overruns"], idle
+
+
 def _bound(rows: Sequence[Mapping[str, Any]]) -> str:
-    device_ms = rows[0]["step_ms"] - rows[0]["host_ms"]
-    most = rows[0]["step_ms"] / max(device_ms, rows[0]["host_ms"])
-    return f"hiding all {rows[0]['host_ms']:.2f} ms of host work would give {most:.3f}x, for the device's share of a step is {device_ms:.1f} ms"
+    step_ms, host_ms = rows[0]["step_ms"], rows[0]["host_ms"]
+    device_ms = step_ms - host_ms
+    most = step_ms / max(device_ms, host_ms)
+    return f"hiding all {host_ms:.2f} ms of host work beside {device_ms:.1f} ms of device work would give {most:.3f}x"
 
 
 def simulated(manager: PluginManager) -> dict[str, Any]:

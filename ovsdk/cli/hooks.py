@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import typer
 
@@ -14,11 +15,13 @@ from .output import print_json, print_table
 def command(context: typer.Context, as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
     """List hooks: arguments, who implements them, what they are for."""
     manager: PluginManager = context.obj
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "hook": name,
             "arguments": list(inspect.signature(spec).parameters),
-            "implementers": [str(i.plugin_name) for i in getattr(manager.hook, name).get_hookimpls()],
+            "implementers": {
+                str(i.plugin_name): manager.origin.get(i.plugin_name, "") for i in getattr(manager.hook, name).get_hookimpls()
+            },
             "about": (inspect.getdoc(spec) or "").partition("\n")[0],
         }
         for name, spec in vars(hookspecs).items()
@@ -29,5 +32,12 @@ def command(context: typer.Context, as_json: bool = typer.Option(False, "--json"
     else:
         print_table(
             ["hook", "implemented by", "what for"],
-            [(f"{r['hook']}({', '.join(r['arguments'])})", ", ".join(r["implementers"]) or "-", r["about"]) for r in rows],
+            [
+                (
+                    f"{r['hook']}({', '.join(r['arguments'])})",
+                    ", ".join(f"{n} ({d})" for n, d in r["implementers"].items()) or "-",
+                    r["about"],
+                )
+                for r in rows
+            ],
         )

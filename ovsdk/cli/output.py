@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+WIDTH = 120
+
 
 def print_json(value: Any) -> None:
     """One JSON value on stdout, nothing else."""
@@ -27,4 +29,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
 
 def console() -> Console:
     """The console on stdout: no markup in texts, no highlighting of numbers."""
-    return Console(markup=False, highlight=False)
+    return shaped(Console(markup=False, highlight=False))
+
+
+def shaped(console: Console) -> Console:
+    """The same console; where it is no terminal, which rich takes for 80 columns wide, lines may be longer."""
+    if not console.is_terminal:
+        console.width = WIDTH
+    return console

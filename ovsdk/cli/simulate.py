@@ -40,7 +40,8 @@ def command(
     prices = load_profile(manager, profile)
     launched = _kind(prices, kind)
     reports = [
-        simulate(manager, prices, launched, depth=d, driver=driver, steps=steps, seed=seed, scheduler=scheduler, executor=executor) for d in depth
+        simulate(manager, prices, launched, depth=d, driver=driver, steps=steps, seed=seed, scheduler=scheduler, executor=executor)
+        for d in depth
     ]
     batch = prices.launches[launched].features.get("batch")
     rows = [row(report, batch) for report in reports]
@@ -118,5 +119,7 @@ def _kind(prices: Prices, kind: str) -> str:
     if not kind and len(prices.launches) == 1:
         return next(iter(prices.launches))
     if not kind:
-        raise ConfigError(f"this profile has {len(prices.launches)} launch kinds; choose one with --kind: {', '.join(sorted(prices.launches))}")
+        raise ConfigError(
+            f"this profile has {len(prices.launches)} launch kinds; choose one with --kind: {', '.join(sorted(prices.launches))}"
+        )
     return kind if kind in prices.launches else refuse("launch kind", kind, prices.launches)

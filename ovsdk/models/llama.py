@@ -1,7 +1,8 @@
 """The network: a Llama in torch, weights in, logits out. It knows no cache, no slot, no batch: `attend` does.
 
 Equal to transformers' LlamaForCausalLM in float32 to rounding. A layer's projections that read the same activations
-are one matrix (q, k, v; gate, up): fewer launches, the same numbers. Runs on any torch device.
+are one matrix (q, k, v; gate, up): fewer launches, the same numbers. Runs on any torch device. Matrices are kept as
+[in, out]: at batch 8 in float32 on one x86 core a product then takes three quarters of the time of one with [out, in].
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import attrs
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import embedding, rms_norm, silu
 
 from ..errors import ConfigError, refuse
 
@@ -65,7 +66,7 @@ def _refuse_others(folder: Path, raw: Mapping[str, Any]) -> None:
 
 
 class Layer(NamedTuple):
-    """Weights of one layer; matrices are [out, in]."""
+    """Weights of one layer."""
 
     norm: Tensor
     qkv: Tensor
@@ -81,7 +82,7 @@ class Llama:
     def __init__(self, config: Config, weights: Mapping[str, Tensor]) -> None:
         self.config = config
         self.embedding = weights["model.embed_tokens.weight"]
-        self.head = self.embedding if config.tie_word_embeddings else weights["lm_head.weight"]
+        self.head = _matrix(self.embedding if config.tie_word_embeddings else weights["lm_head.weight"])
         self.norm = weights["model.norm.weight"]
         self.layers = [_layer(weights, f"model.layers.{i}.") for i in range(config.layers)]
         self.cos, self.sin = _rope(config, self.embedding)
@@ -92,13 +93,13 @@ class Llama:
         x = embedding(tokens, self.embedding)
         cos, sin = self.cos[positions].unsqueeze(-2), self.sin[positions].unsqueeze(-2)
         for i, layer in enumerate(self.layers):
-            qkv = linear(self._norm(x, layer.norm), layer.qkv).view(*tokens.shape, -1, c.head_dim)
+            qkv = (self._norm(x, layer.norm) @ layer.qkv).view(*tokens.shape, -1, c.head_dim)
             qk, v = torch.split(qkv, [c.heads + c.kv_heads, c.kv_heads], dim=-2)
             q, k = torch.split(_rotate(qk, cos, sin), [c.heads, c.kv_heads], dim=-2)
-            x = x + linear(attend(i, q, k, v), layer.out)
-            gate, up = linear(self._norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
-            x = x + linear(silu(gate) * up, layer.down)
-        return linear(self._norm(x[:, -1], self.norm), self.head).float()
+            x = x + attend(i, q, k, v) @ layer.out
+            gate, up = (self._norm(x, layer.mlp_norm) @ layer.gate_up).chunk(2, dim=-1)
+            x = x + (silu(gate) * up) @ layer.down
+        return (self._norm(x[:, -1], self.norm) @ self.head).float()
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, weight.shape, weight, self.config.eps)
@@ -113,9 +114,9 @@ def load_llama(folder: str | Path, device: str = "cpu", dtype: str = "float32") 
     if dtype not in DTYPES:
         refuse("dtype", dtype, DTYPES)
     config = read_config(folder)
-    weights = {
-        name: tensor.to(device, DTYPES[dtype]) for file in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(file).items()
-    }
+    weights: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        weights.update((name, tensor.to(device, DTYPES[dtype])) for name, tensor in load_file(file).items())
     try:
         return Llama(config, weights)
     except KeyError as missing:
@@ -123,18 +124,22 @@ def load_llama(folder: str | Path, device: str = "cpu", dtype: str = "float32") 
 
 
 def _layer(weights: Mapping[str, Tensor], prefix: str) -> Layer:
-    def get(*names: str) -> Tensor:
-        found = [weights[f"{prefix}{name}.weight"] for name in names]
-        return torch.cat(found) if len(found) > 1 else found[0]
+    def matrix(*names: str) -> Tensor:
+        return _matrix(*(weights[f"{prefix}{name}.weight"] for name in names))
 
     return Layer(
-        norm=get("input_layernorm"),
-        qkv=get("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        out=get("self_attn.o_proj"),
-        mlp_norm=get("post_attention_layernorm"),
-        gate_up=get("mlp.gate_proj", "mlp.up_proj"),
-        down=get("mlp.down_proj"),
+        norm=weights[f"{prefix}input_layernorm.weight"],
+        qkv=matrix("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        out=matrix("self_attn.o_proj"),
+        mlp_norm=weights[f"{prefix}post_attention_layernorm.weight"],
+        gate_up=matrix("mlp.gate_proj", "mlp.up_proj"),
+        down=matrix("mlp.down_proj"),
     )
+
+
+def _matrix(*matrices: Tensor) -> Tensor:
+    """[out, in] matrices, as files have them, side by side as one [in, out]."""
+    return torch.cat([matrix.t() for matrix in matrices], dim=1).contiguous()
 
 
 def _rope(config: Config, like: Tensor) -> tuple[Tensor, Tensor]:

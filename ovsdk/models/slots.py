@@ -80,6 +80,11 @@ class Batch:
     decodes: tuple[Row, ...] = ()
 
     @property
+    def launches(self) -> int:
+        """How many launches the step is."""
+        return len(self.prefills) + bool(self.decodes)
+
+    @property
     def features(self) -> dict[str, float]:
         """`batch`: rows; `tokens`: tokens fed; `kv_tokens`: keys read."""
         return {
@@ -228,6 +233,8 @@ class SlotScheduler:
     def retire(self, step: int, batch: Batch, result: Any) -> None:
         """Give each live row its token. `result` is a launch's output (see OUTPUTS), or a tuple of them: see `Batch.places`."""
         launches = [_rows(output) for output in (result if isinstance(result, tuple) else (result,))]
+        if len(launches) != batch.launches:
+            raise SchedulerProtocolError(f"step {step} is {batch.launches} launches (see Batch), but its result is {len(launches)} outputs")
         for row, launch, index in batch.places():
             live = self._live_or_overrun(row)
             if live is not None and (reason := live.add(launches[launch][index], self.eos)):

@@ -254,8 +254,8 @@ class Kernel:
     def run_while(self, condition: Callable[[], bool], until_ns: int | None = None) -> bool:
         """Run while the condition holds. False if it holds and nothing can happen any more.
 
-        With `until_ns` no further than that: all that happens at `until_ns` has then happened, the time is `until_ns`
-        if the condition still holds, and the answer is True.
+        With `until_ns` no further than that, as `run_until`; the time is then `until_ns` if the condition still holds,
+        and the answer is True.
         """
         if until_ns is None:
             return self._run(iter(condition, False))
@@ -265,7 +265,7 @@ class Kernel:
         return True
 
     def run_until(self, time_ns: int) -> None:
-        """Run all that happens up to and at `time_ns`; the time is then `time_ns`, if it was not later."""
+        """Run all that ends up to and at `time_ns`, but nothing that begins there: the caller may. The time is then `time_ns`."""
         self._run(iter(lambda: self._due(time_ns), False))
         self.now_ns = max(self.now_ns, time_ns)
 
@@ -282,7 +282,7 @@ class Kernel:
 
     def _due(self, time_ns: int) -> bool:
         due_ns = self.next_ns()
-        return due_ns is not None and due_ns <= time_ns
+        return due_ns is not None and (due_ns < time_ns or bool(self._ready) or self._heap[0][:2] <= (time_ns, END))
 
     def _run(self, turns: Iterable[Any]) -> bool:
         """One turn: a process goes on until it waits. False when nobody can. All of virtual time passes here, so it is written flat."""

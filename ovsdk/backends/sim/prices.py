@@ -145,14 +145,14 @@ class Prices:
         """Host time of a stage in ns. Raises CostUnknown if there is no price or no such feature."""
         price = self.stages.get(stage)
         if price is None:
-            _unknown("stage", stage, self.stages)
+            raise CostUnknown(f"no price for stage {stage!r}: add {stage}_us to [stage]; priced: {_listed(self.stages)}")
         return _ns(price, features, seed, step)
 
     def launch_ns(self, kind: str, features: Features, seed: int = 0, step: int = 0) -> int:
         """Device time of a launch in ns. Raises CostUnknown if there is no price or no such feature."""
         launch = self.launches.get(kind)
         if launch is None:
-            _unknown("launch kind", kind, self.launches)
+            raise CostUnknown(f"no price for launch kind {kind!r}{guess(kind, self.launches)}; priced: {_listed(self.launches)}")
         return _ns(launch.device, {**launch.features, **features}, seed, step)
 
 
@@ -210,13 +210,14 @@ def _between(points: Points, x: float) -> float:
     if right == 0 or right == len(points):
         return points[min(right, len(points) - 1)][1]
     (x0, y0), (x1, y1) = points[right - 1], points[right]
-    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    share = (x - x0) / (x1 - x0)
+    return y0 * (1 - share) + y1 * share  # not below 0, as y0 + (y1 - y0) * share may come out
 
 
 def _feature(where: str, features: Features, name: str) -> float:
     value: Any = features.get(name)
     if value is None:
-        raise CostUnknown(f"{where} needs the feature {name!r}{guess(name, features)}; given: {', '.join(sorted(features)) or 'none'}")
+        raise CostUnknown(f"{where} needs the feature {name!r}{guess(name, features)}; given: {_listed(features)}")
     if not isinstance(value, Real) or not math.isfinite(value):
         raise SimulationError(f"{where} is priced by the feature {name!r}, a finite number; got {value!r}")
     return float(value)
@@ -229,8 +230,8 @@ def _ns(price: Price, features: Features, seed: int, step: int) -> int:
     return round(float(us) * 1000)
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> NoReturn:
-    raise CostUnknown(f"no price for {what} {name!r}{guess(name, known)}; priced: {', '.join(sorted(known)) or 'none'}")
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
 
 
 # ---- grammar: each reader is given a value and where it stands, file first ----
@@ -333,7 +334,7 @@ def _wrong_key(where: str, key: str, allowed: Iterable[str]) -> NoReturn:
             f"{where}: {LATER[key]} is part of schema {SCHEMA}, but not supported yet: this version prices stages and launches of"
             f" one operator. Leave {key!r} out and give each launch its whole device_us"
         )
-    raise ProfileError(f"{where}: unknown key {key!r}{guess(key, allowed)}; allowed: {', '.join(sorted(allowed))}")
+    raise ProfileError(f"{where}: unknown key {key!r}{guess(key, allowed)}; allowed: {_listed(allowed)}")
 
 
 def _text(value: Any, where: str) -> str:

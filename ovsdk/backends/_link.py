@@ -1,0 +1,373 @@
+"""The host's end of a device process: launches out, answers in, and one place to sleep until something comes.
+
+    answer n belongs to launch n      the device works in order, so the oldest launch in flight is the one answered
+    who reads wakes the others        any waiting thread may read any answer; it then wakes every other sleeper
+    no thread of its own              what has come is read by whoever asks or waits, unpickled by whoever wants it
+    a lost device fails all           every launch in flight, at once, and every later one
+
+Locks: `_rx` reads and hands out answers, `_tx` sends; whoever takes both takes `_rx` first. No user code runs in either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal as signals
+import subprocess
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..errors import ConfigError, DeviceError, DeviceLost, DeviceMemoryExhausted, DeviceTimeout
+from ..interfaces import Future, Signal
+from ._cpu_device import Failure
+from ._wire import CHUNK, Channel, Frame, Packed
+
+SLICE_NS = 500_000_000
+"""No sleep is longer: a device whose socket a grandchild holds open is still found dead within a second."""
+PAUSE_NS = (50_000, 1_000_000)
+"""First and longest pause between two looks at a foreign future that cannot call back."""
+CLOSE_S = 1.0
+"""How long a device may take to leave before it is killed."""
+
+
+class FdSignal:
+    """A `Signal` that is a file descriptor: level-triggered, safe in any thread and in a signal handler.
+
+    The kernel holds the flag, so no lock does. After `close` it does nothing and reads as set, so nobody waits for it.
+    """
+
+    __slots__ = ("__weakref__", "_closer", "_write_fd", "fd")
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self.fd = self._write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self.fd, self._write_fd = os.pipe()
+            os.set_blocking(self.fd, False)
+            os.set_blocking(self._write_fd, False)
+        self._closer = weakref.finalize(self, _close_all, {self.fd, self._write_fd})
+        self._closer.atexit = False
+
+    def set(self) -> None:
+        """Raise the flag and end every wait for it."""
+        if self._write_fd >= 0:
+            with contextlib.suppress(BlockingIOError):  # full of earlier sets
+                os.write(self._write_fd, (1).to_bytes(8, "little"))
+
+    def clear(self) -> None:
+        """Lower the flag."""
+        if self.fd >= 0:
+            with contextlib.suppress(BlockingIOError):  # not set
+                while len(os.read(self.fd, 4096)) == 4096:
+                    pass
+
+    def is_set(self) -> bool:
+        """Whether the flag is up."""
+        if self.fd < 0:
+            return True
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        """Give the descriptors back. Twice is fine."""
+        self.fd = self._write_fd = -1
+        self._closer()
+
+
+def _close_all(fds: set[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+class RemoteTraceback(Exception):
+    """The text of a traceback in the device process: the `__cause__` of what a launch raised there."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+class CpuFuture:
+    """Handle of one launch on a device process. `kind` names it; `span_ns` is (begin, end) there, None while not done."""
+
+    __slots__ = ("_frame", "_link", "_outcome", "kind", "span_ns")
+
+    def __init__(self, link: Link, kind: str) -> None:
+        self._link, self.kind = link, kind
+        self.span_ns: tuple[int, int] | None = None
+        self._frame: Frame | None = None
+        self._outcome: tuple[bool, Any] | None = None
+
+    def arrive(self, frame: Frame) -> None:
+        """Take the answer as it came."""
+        self.span_ns = (frame.first, frame.second)
+        self._frame = frame
+
+    def lose(self, error: DeviceLost) -> None:
+        """No answer will come."""
+        self._outcome = (False, error)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the outcome is here, as far as anybody has read."""
+        return self._frame is not None or self._outcome is not None
+
+    def done(self) -> bool:
+        """See `Future.done`. Reads what has come, never waits."""
+        if not self.settled:
+            self._link.pump()
+        return self.settled
+
+    def result(self) -> Any:
+        """The value, or raise what the launch raised, with the device's traceback as its cause.
+
+        DeviceError: the outcome cannot be sent, or it was SystemExit or the like. DeviceMemoryExhausted: a MemoryError.
+        DeviceLost. DeviceTimeout: the device answered nothing for `timeout_s`; ask again to wait longer.
+        """
+        if not self.settled:
+            self._link.await_answer(self, self._link.timeout_s)
+        ok, value = self._open()
+        if ok:
+            return value
+        raise value.with_traceback(None)  # or each call would make the same traceback longer
+
+    @property
+    def error(self) -> BaseException | None:
+        """What `result` raises; None if it returns a value, or is not done."""
+        ok, value = self._open() if self.done() else (True, None)
+        return None if ok else value
+
+    def _open(self) -> tuple[bool, Any]:
+        with self._link.opening:
+            if self._outcome is None:
+                assert self._frame is not None
+                self._outcome, self._frame = _outcome(self.kind, self._frame), None
+            return self._outcome
+
+
+def _outcome(kind: str, frame: Frame) -> tuple[bool, Any]:
+    try:
+        ok, value = frame.value()
+    except Exception as error:
+        lost = DeviceError(f"launch {kind!r} gave a result that cannot be unpickled here: {error}")
+        lost.__cause__ = error
+        return False, lost
+    return (True, value) if ok else (False, _raised(kind, value))
+
+
+def _raised(kind: str, failure: Failure) -> BaseException:
+    data, text, trace = failure
+    remote = RemoteTraceback(trace)
+    if data is None:
+        return _because(DeviceError(f"launch {kind!r} {text}"), remote)
+    try:
+        error: BaseException = pickle.loads(data)
+    except Exception:
+        return _because(DeviceError(f"launch {kind!r} {text}it cannot be unpickled here"), remote)
+    _because(error, remote)
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error):
+        return _because(
+            DeviceMemoryExhausted(f"launch {kind!r} found no memory on the device: {error}; make batches or caches smaller"), error
+        )
+    if not isinstance(error, Exception):
+        return _because(DeviceError(f"launch {kind!r} raised {error!r}: a launch cannot end a process"), error)
+    return error
+
+
+def _because(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+class Link:
+    """A running device process, seen from the host. `timeout_s`: longest silence while a launch is waited for."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel, timeout_s: float) -> None:
+        self.process, self.timeout_s = process, timeout_s
+        self.lost, self.answered = "", 0
+        """Why the device is gone, if it is; answers so far."""
+        self.opening = threading.RLock()
+        self._channel, self._in_flight = channel, deque[CpuFuture]()
+        self._rx, self._tx = threading.Lock(), threading.Lock()
+        self._sleepers: list[FdSignal] = []
+        self._spare: list[FdSignal] = []
+        self._end = weakref.finalize(self, _end, os.getpid(), process, channel)
+
+    def expect(self, kind: str) -> CpuFuture:
+        """The future of an answer that comes without a message: the device's first."""
+        future = CpuFuture(self, kind)
+        self._in_flight.append(future)
+        return future
+
+    def submit(self, kind: str, packed: Packed) -> CpuFuture:
+        """Send a message and return at once. Raises DeviceLost, and DeviceMemoryExhausted for want of shared memory."""
+        future = CpuFuture(self, kind)
+        with self._tx:
+            if self.lost:
+                raise DeviceLost(self.lost)
+            self._in_flight.append(future)
+            try:
+                self._channel.send(packed)
+                return future
+            except ConnectionError:
+                pass
+            except OSError as error:
+                self._in_flight.pop()
+                raise DeviceMemoryExhausted(f"launch {kind!r}: no shared memory for its inputs: {error}") from error
+        self.pump()
+        raise DeviceLost(self.lost)
+
+    def pump(self, mine: FdSignal | None = None) -> None:
+        """Read what has come and hand it out, without waiting. Other sleepers than `mine` are woken."""
+        with self._rx:
+            before = self.answered
+            got = 0 if self.lost else self._channel.fill()
+            while got > 0:
+                self._hand_out()
+                got = self._channel.fill() if got == CHUNK else 0
+            if got < 0:
+                self._lose(_epitaph(self.process))
+            if self._channel.backlog and not self.lost:
+                self._flush()
+            if self.answered == before and not self.lost:
+                return
+        for sleeper in tuple(self._sleepers):
+            if sleeper is not mine:
+                sleeper.set()
+
+    def _hand_out(self) -> None:
+        while (frame := self._channel.take()) is not None:
+            self._in_flight.popleft().arrive(frame)
+            self.answered += 1
+
+    def _flush(self) -> None:
+        with self._tx, contextlib.suppress(ConnectionError):  # reading will find the end, behind the last answers
+            self._channel.flush()
+
+    def _lose(self, why: str) -> None:
+        with self._tx:
+            self.lost = self.lost or why
+            while self._in_flight:
+                self._in_flight.popleft().lose(DeviceLost(self.lost))
+
+    def await_answer(self, future: CpuFuture, silence_s: float) -> None:
+        """Wait until `future` is settled. Raises DeviceTimeout if the device answers nothing at all for `silence_s`."""
+        while not future.settled:
+            before = self.answered
+            self.wait((future,), None, time.perf_counter_ns() + int(silence_s * 1e9))
+            if not future.settled and self.answered == before:
+                raise DeviceTimeout(
+                    f"device process {self.process.pid} has not answered for {silence_s} s while {future.kind!r} was waited for; "
+                    "raise timeout_s (load_timeout_s) if it may take that long, else close the backend: that ends the process"
+                )
+
+    def wait(self, futures: Sequence[Future], signal: Signal | None, deadline_ns: int | None) -> int:
+        """See `Clock.wait`."""
+        if signal is not None and not isinstance(signal, FdSignal):
+            raise ConfigError(f"a signal for this wait has to come from this backend's clock.signal(); got {signal!r}")
+        with self._sleeper() as mine:
+            patience = _patience(futures, mine)
+            while True:
+                self.pump(mine)
+                now_ns = time.perf_counter_ns()
+                if (futures and all(map(_is_done, futures))) or (deadline_ns is not None and now_ns >= deadline_ns):
+                    return now_ns
+                left_ns = next(patience) if deadline_ns is None else min(next(patience), deadline_ns - now_ns)
+                if self._sleep(mine, signal, left_ns):
+                    return time.perf_counter_ns()
+
+    def _sleep(self, mine: FdSignal, signal: FdSignal | None, left_ns: int) -> bool:
+        """Until something comes; whether that was the signal."""
+        poll = select.poll()
+        poll.register(mine.fd, select.POLLIN)
+        if not self.lost:
+            poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.backlog else 0))
+        if signal is not None:
+            if signal.fd < 0:
+                return True
+            poll.register(signal.fd, select.POLLIN)
+        if left_ns < PAUSE_NS[1]:  # poll counts in whole ms
+            time.sleep(left_ns / 1e9)
+            left_ns = 0
+        ready = [fd for fd, _ in poll.poll(-(-left_ns // 1_000_000))]
+        if mine.fd in ready:
+            mine.clear()
+        if not ready and not self.lost and self.process.poll() is not None:
+            self.end(_epitaph(self.process))
+        return signal is not None and signal.fd in ready
+
+    @contextlib.contextmanager
+    def _sleeper(self) -> Iterator[FdSignal]:
+        """What others wake this thread with; a late wake only makes the next sleeper look once more."""
+        try:
+            mine = self._spare.pop()
+        except IndexError:
+            mine = FdSignal()
+        self._sleepers.append(mine)
+        try:
+            yield mine
+        finally:
+            self._sleepers.remove(mine)
+            self._spare.append(mine)
+
+    def end(self, why: str) -> None:
+        """End the process, whatever it does; what is in flight is lost. Twice is fine."""
+        with self._rx:
+            self._lose(why)
+            self._end()
+        for sleeper in tuple(self._sleepers):
+            sleeper.set()
+
+
+def _is_done(future: Future) -> bool:
+    return future.settled if isinstance(future, CpuFuture) else future.done()
+
+
+def _patience(futures: Sequence[Future], mine: FdSignal) -> Iterator[int]:
+    """How long each sleep may last. Foreign futures that can call back wake `mine`, others are looked at."""
+    pause_ns = longest_ns = SLICE_NS
+    for future in futures:
+        call_back = getattr(future, "add_done_callback", None)
+        if call_back is not None:
+            call_back(lambda _: mine.set())
+        elif not isinstance(future, CpuFuture):
+            pause_ns, longest_ns = PAUSE_NS
+    while True:
+        yield pause_ns
+        pause_ns = min(2 * pause_ns, longest_ns)
+
+
+def _epitaph(process: subprocess.Popen[bytes]) -> str:
+    """How the device process came to its end; one that only closed its connection is ended."""
+    try:
+        code = process.wait(CLOSE_S / 2)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return f"device process {process.pid} closed its connection and was killed; close the backend and open it again"
+    if code >= 0:
+        how = f"ended with exit code {code}"
+    else:
+        how = f"was killed by {signals.Signals(-code).name}" + (" (perhaps the kernel, out of memory)" if code == -signals.SIGKILL else "")
+    return f"device process {process.pid} {how}; close the backend and open it again"
+
+
+def _end(owner: int, process: subprocess.Popen[bytes], channel: Channel) -> None:
+    """Leave nothing behind. In a fork of the host only its own copies are given back: the device belongs to the host."""
+    if os.getpid() == owner:
+        channel.shutdown()
+        try:
+            process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    channel.close()
