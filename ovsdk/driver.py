@@ -42,7 +42,7 @@ class Driver:
         if stage >= 0:
             self.stages.move(stage, "host")
             return MOVED
-        return self._need(stage, timeout_s)
+        return self._need_device(timeout_s) if stage == NEED_DEVICE else self._need(stage, timeout_s)
 
     def close(self) -> None:
         """Ask no more: what is in flight still completes and retires. Any thread, or a signal handler."""

@@ -113,7 +113,11 @@ class Clock(Protocol):
 
 
 class Backend(Protocol):
-    """A device and its time. Opened by `ovsdk.open_backend`; a context manager; closing twice is fine."""
+    """A device and its time. Opened by `ovsdk.open_backend`; a context manager; closing twice is fine.
+
+    Optional: `timeout_s`, the most that a launch may take before it is a DeviceTimeout (None or absent: no limit);
+    `drivers`, a mapping from the name of a driver to a factory that is used in place of ovsdk's own.
+    """
 
     name: str
     capabilities: Capabilities

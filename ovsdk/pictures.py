@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from .errors import ConfigError
@@ -42,18 +41,18 @@ ASK_COLOR, IDLE_COLOR, DEVICE_COLORS = "#aabbcc", "#777777", ("#334455", "#66778
 
 
 def window(timeline: Timeline, steps: range | None = None) -> Window:
-    """What to show: these steps, or a short run whole, or `SHOWN` steady steps whose length is the most usual.
+    """What to show: these steps, or a short run whole, or the first `SHOWN` steady steps of median length.
 
     Raises ConfigError if the timeline has none of the steps.
     """
     if steps is not None:
         return _window_of(timeline, steps)
     ends = timeline.steady_ns
-    lengths = [(end - begin, begin) for begin, end in zip(ends, ends[SHOWN:], strict=False)]
+    lengths = sorted((end - begin, begin) for begin, end in zip(ends, ends[SHOWN:], strict=False))
     if timeline.steps <= 2 * SHOWN or not lengths:
         return timeline.begin_ns, timeline.end_ns
-    usual = median(length for length, _ in lengths)
-    length, begin = min(lengths, key=lambda window: abs(window[0] - usual))
+    usual = lengths[len(lengths) // 2][0]
+    length, begin = next(window for window in lengths if window[0] == usual)
     return begin, begin + length
 
 

@@ -108,29 +108,28 @@ class Stages:
         if self.timed:
             self._timed_move(stage, lane)
         else:
-            self._whole(stage)
+            self._work[stage](self.ledger.begin(stage))
             self.settle(stage)
 
     def _timed_move(self, stage: int, lane: str) -> None:
         begin_ns = self.clock.now_ns()
-        step = self._whole(stage)
+        step = self.work(stage)
         end_ns = self.clock.lap(stage, step, self.features(stage, step))
         name = self.settle(stage)
         self.stage_ns[stage] += end_ns - begin_ns
         if self.emit is not None:
             self.emit(Span(lane, name, step, begin_ns, end_ns))
 
-    def _whole(self, stage: int) -> int:
-        """Both halves of an amend, on the lane that does all; any other stage as `work`."""
-        step = self.work(stage)
-        if stage == AMEND:
-            self.finish(step)
-        return step
-
     def work(self, stage: int) -> int:
         """Begin a host stage and run the user's code. Returns the step. Raises DriverError if the move is illegal."""
         step = self.ledger.begin(stage)
         self._work[stage](step)
+        return step
+
+    def amend(self) -> int:
+        """Begin amend and run the scheduler's half of it; `finish` is the executor's, on its lane. Returns the step."""
+        step = self.ledger.begin(AMEND)
+        self._amend(step)
         return step
 
     def settle(self, stage: int) -> str:
@@ -238,6 +237,10 @@ class Stages:
             step.fail(LAUNCH, error)
 
     def _work_amend(self, number: int) -> None:
+        self._amend(number)
+        self.finish(number)
+
+    def _amend(self, number: int) -> None:
         step = self.steps[number % self.ledger.depth]
         try:
             step.late = self.scheduler.amend(number, step.batch)  # type: ignore[attr-defined]
@@ -276,8 +279,8 @@ class Stages:
             step.fail(DEVICE, self.lost)
             return
         try:
-            results = tuple([future.result() for future in step.futures])
-            step.result = results[0] if len(results) == 1 else results
+            futures = step.futures
+            step.result = futures[0].result() if len(futures) == 1 else tuple([future.result() for future in futures])
         except Exception as error:
             step.fail(DEVICE, error)
             if isinstance(error, DeviceLost):

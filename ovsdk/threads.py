@@ -73,7 +73,7 @@ class ThreadsDriver(Driver):
 
     def _amend(self) -> None:
         begin_ns = self.clock.now_ns()
-        number = self.stages.work(AMEND)
+        number = self.stages.amend()
         step = self.stages.steps[number % self.ledger.depth]
         end_ns = self.clock.lap(AMEND, number, step.features)
         self.stages.stage_ns[AMEND] += end_ns - begin_ns

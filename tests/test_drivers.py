@@ -153,6 +153,33 @@ def test_inline_launches_the_next_step_before_it_first_waits_for_this_one(device
     assert order == [0, 1, "wait", 2, "wait", 3, "wait", 4, "wait", 5, "wait", "wait"]
 
 
+def hand_overs(scheduler, executor, device, depth):
+    spans = []
+    watch = type("Watch", (), {"ovsdk_observers": hookimpl(lambda self: [spans.append])})
+    device.plugins = ovsdk.plugin_manager([watch()])
+    run(scheduler, executor, device, driver="threads", depth=depth)
+    return [span.step for span in spans if span.what == "hand-over"]
+
+
+def test_a_hand_over_is_acknowledged_only_where_the_scheduling_thread_goes_on(device):
+    """At depth 3 it plans 0 and 1 and goes on; after the third plan, and after each later one, it blocks anyway."""
+    real = device.clock.wait
+
+    def wait(futures, signal, deadline_ns):
+        for future in futures:
+            future.ready = True
+        return real(futures, signal, deadline_ns)
+
+    class Slow(Echo):
+        def launch(self, step, inputs):
+            return Waited()
+
+    device.clock.wait = wait
+    assert 0 in hand_overs(Count(8), Slow(), device, 3)
+    assert set(hand_overs(Count(8), Slow(), device, 3)) <= {0, 1}
+    assert hand_overs(Count(8), Slow(), device, 1) == []
+
+
 # ---- errors, drain, abandon ----
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from ovsdk.types import Span
 MS = 1_000_000
 
 
-def example(depth: int, steps: int = 4, slow: int = -1, virtual: bool | None = True) -> Timeline:
-    """plan 1, prepare 2, launch 1, device 6, retire 1 ms; the step `slow` takes 50 ms longer on the device."""
+def example(depth: int, steps: int = 4, odd: Mapping[int, int] | None = None, virtual: bool | None = True) -> Timeline:
+    """plan 1, prepare 2, launch 1, device 6, retire 1 ms; `odd`: step -> how much longer it takes on the device."""
     cost, ledger = dict(zip(NAMES, (1, 2, 1, 0, 6, 1), strict=True)), Ledger(depth)
     now, tail, done, spans = 0, 0, dict[int, int](), list[Span]()
     while (move := ledger.next()) != FINISHED:
@@ -39,7 +40,7 @@ def example(depth: int, steps: int = 4, slow: int = -1, virtual: bool | None = T
         now += cost[NAMES[move]]
         if move == LAUNCH:
             begin = max(now, tail)
-            tail = done[step] = begin + cost["device"] + 50 * (step == slow)
+            tail = done[step] = begin + cost["device"] + (odd or {}).get(step, 0)
             spans.append(Span("device", "decode", step, begin * MS, tail * MS))
         ledger.end(move)
     return Timeline(spans, 0, now * MS, virtual)
@@ -70,11 +71,11 @@ def test_every_line_of_it() -> None:
 
 
 def test_several_timelines_share_one_scale() -> None:
-    picture = pictures.text([("serial", example(1)), ("overlapped", example(2))], width=55)
+    picture = pictures.text([("overlapped", example(2)), ("serial", example(1))], width=55)
     lines = picture.splitlines()
-    assert lines[0] == "serial"
-    assert lines[4] == "overlapped"
-    assert [line.split("|")[1] for line in lines if "|" in line] == [*SERIAL.values(), *OVERLAPPED.values()]
+    assert lines[0] == "overlapped"
+    assert lines[4] == "serial"
+    assert [line.split("|")[1] for line in lines if "|" in line] == [*OVERLAPPED.values(), *SERIAL.values()]
 
 
 @pytest.mark.parametrize(("virtual", "word"), [(True, "simulated"), (False, "measured"), (None, "origin not stated")])
@@ -116,13 +117,20 @@ def test_a_picture_is_as_wide_as_asked(width: int, steps: int, depth: int) -> No
 
 
 def test_a_long_run_is_shown_by_steady_steps_of_usual_length() -> None:
-    """The step that took 50 ms longer is not in it, neither filling nor draining is; what is shown are four periods."""
-    line = example(2, steps=40, slow=4)
+    """Steps that took longer or shorter are not in it, neither filling nor draining is; what is shown are four periods."""
+    line = example(2, steps=40, odd={4: 50, 20: -1})
     begin, end = pictures.window(line)
     shown = {span.step for span in line.launched if span.begin_ns < end and begin < span.end_ns}
     assert end - begin == pictures.SHOWN * 6 * MS
     assert min(shown) > 4
     assert max(shown) < 39
+    assert 20 not in shown
+
+
+@pytest.mark.parametrize(("steps", "whole"), [(2 * pictures.SHOWN, True), (2 * pictures.SHOWN + 1, False)])
+def test_a_short_run_is_shown_whole(steps: int, whole: bool) -> None:
+    line = example(2, steps)
+    assert (pictures.window(line) == (line.begin_ns, line.end_ns)) is whole
 
 
 def test_the_steps_asked_for_are_shown() -> None:
@@ -187,6 +195,15 @@ def test_a_figure_has_a_row_per_lane_a_number_per_step_and_a_name_per_long_bubbl
     assert texts == Counter({"0": 1, "1": 1, "2": 1, "3": 1, "prepare": 4})
     bars = [(round(bar.get_x()), round(bar.get_width())) for bar in axes.patches if bar.get_hatch() is None and bar.get_y() > 0.5]
     assert bars == [(4, 6), (15, 6), (26, 6), (37, 6)]
+
+
+def test_neighbours_on_the_device_differ_and_nothing_is_drawn_outside_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    (axes,) = drawn(monkeypatch, example(2, steps=40), steps=range(10, 14)).axes
+    left, right = axes.get_xlim()
+    assert all(left <= bar.get_x() < bar.get_x() + bar.get_width() <= right + 1e-9 for bar in axes.patches)
+    colors = [bar.get_facecolor() for bar in axes.patches if bar.get_y() > 0.5]
+    assert len(colors) > 4
+    assert all(a != b for a, b in pairwise(colors))
 
 
 def test_hatched_bubbles_have_the_colour_of_their_cause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +273,7 @@ def test_a_trace_says_where_its_times_come_from(virtual: bool | None, word: str,
 def test_an_arrow_leads_from_each_launch_to_its_device_span(tmp_path: Path) -> None:
     spans = [
         *(Span("host", what, 0, begin, begin + 10) for what, begin in (("launch", 0), ("amend", 40), ("finish", 50))),
-        *(Span("device", kind, 0, begin, begin + 10) for kind, begin in (("a", 15), ("b", 25), ("c", 60))),
+        *(Span("device", kind, 0, begin, begin + 10) for kind, begin in (("a", 15), ("b", 20), ("c", 60))),
         Span("device", "stray", 7, 80, 85),
     ]
     trace = traced(Timeline(spans, 0, 90), tmp_path)
@@ -265,7 +282,7 @@ def test_an_arrow_leads_from_each_launch_to_its_device_span(tmp_path: Path) -> N
     for event in trace["traceEvents"]:
         if event["ph"] in "sf":
             ends.setdefault(event["id"], {})[event["ph"]] = slices[event["tid"], event["ts"]]
-    assert list(ends.values()) == [{"s": "launch", "f": "a"}, {"s": "launch", "f": "b"}, {"s": "finish", "f": "c"}]
+    assert sorted((end["f"], end["s"]) for end in ends.values()) == [("a", "launch"), ("b", "launch"), ("c", "finish")]
 
 
 @given(st.lists(device_span, max_size=12), st.lists(host_span, max_size=12))

@@ -18,11 +18,11 @@ from ovsdk.types import Span
 MS = 1_000_000
 
 
-def periodic(host_ms: int, device_ms: int, hidden_ms: int, steps: int = 10, inside_launch: bool = False) -> Timeline:
+def periodic(host_ms: int, device_ms: int, hidden_ms: int, launch_ms: int = 1, inside_launch: bool = False) -> Timeline:
     """Steps of plan and launch on one lane; `hidden_ms` of the host's time of each lie within the device time of the step before."""
-    spans, period = list[Span](), host_ms + device_ms - hidden_ms
+    spans, period, steps = list[Span](), host_ms + device_ms - hidden_ms, 10
     for k in range(steps):
-        plan, launch, end = (k * period + x for x in (0, host_ms - 1, host_ms))
+        plan, launch, end = (k * period + x for x in (0, host_ms - launch_ms, host_ms))
         begin = launch if inside_launch else end
         spans += [Span("host", "plan", k, plan * MS, launch * MS), Span("device", "decode", k, begin * MS, (begin + device_ms) * MS)]
         spans += [Span("host", "launch", k, launch * MS, (begin + device_ms if inside_launch else end) * MS)]
@@ -122,13 +122,15 @@ def test_plain_numbers_for_json() -> None:
 
 SERIAL = periodic(4, 10, 0)
 BLOCKS = "the launch blocks: 100 % of device time lies inside the launch stage of its own step"
+BOUND = "host-bound: host 12.000 ms, device 10.000 ms a step"
 CASES = [
     (periodic(4, 10, 4), {}, True, "90 % of host time hidden"),
-    (periodic(12, 10, 9), {}, True, "68 % of host time hidden, host-bound: host 12.000 ms, device 10.000 ms a step"),
+    (periodic(12, 10, 9), {}, True, f"68 % of host time hidden, {BOUND}"),
     (SERIAL, {"depth": 1}, False, "depth 1 keeps one step in flight; run with depth=2"),
     (None, {"depth": 1}, False, "depth 1 keeps one step in flight; run with depth=2"),
     (SERIAL, {"asynchronous": "calls fn in submit"}, False, "sim is not asynchronous: calls fn in submit"),
     (periodic(4, 10, 4, inside_launch=True), {}, False, BLOCKS),
+    (periodic(12, 10, 0, launch_ms=11), {}, False, f"{BOUND}; 0 % of host time hidden"),
     (SERIAL, {"waits": 9}, False, "the scheduler answered WAIT 9 times in 10 steps; 0 % of host time hidden"),
     (periodic(30, 10, 9), {}, False, "host-bound: host 30.000 ms, device 10.000 ms a step; 27 % of host time hidden"),
     (SERIAL, {}, False, "the device waits most for 'plan', 3.000 ms a step; 0 % of host time hidden"),

@@ -321,7 +321,7 @@ def test_a_request_out_of_range_is_refused(options: dict[str, Any], message: str
 
 def test_a_request_that_is_too_long_is_refused_at_once_or_answered_so() -> None:
     long = Request("long", [1] * 76, max_tokens=5)
-    with pytest.raises(ConfigError, match="may become 81 tokens long .* at most 80 fit"):
+    with pytest.raises(ConfigError, match=r"may become 81 tokens long .* at most 80 fit"):
         scheduler([long])
     plans = scheduler(closed=False)
     direct(plans, Engine(), 2, {0: ((long, Request("ok", (1,), max_tokens=2)), ())})
@@ -345,7 +345,7 @@ def test_an_output_of_another_shape_is_refused() -> None:
     batch = plans.plan(Ask(0, 0, 0.0))
     with pytest.raises(SchedulerProtocolError, match="must be a mapping with tokens"):
         plans.retire(0, batch, [1, 2])
-    with pytest.raises(SchedulerProtocolError, match="1 launches.*2 outputs"):
+    with pytest.raises(SchedulerProtocolError, match=r"1 launches.*2 outputs"):
         plans.retire(0, batch, (HashModel().out([1]), HashModel().out([1])))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,7 +36,7 @@ PIECES = st.lists(st.one_of(st.just(b""), CHARACTERS, st.binary(min_size=1, max_
 def cut_text(draw: st.DrawFn) -> list[bytes]:
     raw = draw(st.text("aé€😀", max_size=12)).encode()
     cuts = sorted(draw(st.sets(st.integers(0, len(raw)), max_size=8)) | {0, len(raw)})
-    return [raw[a:b] for a, b in zip(cuts, cuts[1:], strict=False)] or [b""]
+    return [raw[a:b] for a, b in itertools.pairwise(cuts)] or [b""]
 
 
 def deltas(decode: Decode, ids: Sequence[int]) -> list[str]:

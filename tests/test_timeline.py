@@ -449,6 +449,13 @@ def test_steady_step_time_is_exact_for_constant_costs(depth: int, device: int) -
     assert (timeline.in_flight, timeline.steps) == (depth, 12)
 
 
+def test_a_run_too_short_for_a_steady_state_tells_the_mean_of_what_it_has() -> None:
+    spans, end = inline(2, [0] * 3, {**COSTS, "device": 60})
+    line = Timeline(spans, 0, end)
+    assert line.steady_ns == line.retired_ns
+    assert line.step_s == pytest.approx(60e-9)
+
+
 def test_a_timeline_of_the_last_steps_only_knows_its_depth() -> None:
     spans, end = inline(2, [0] * 12, COSTS)
     kept = spans[-40:]

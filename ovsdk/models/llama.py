@@ -25,7 +25,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """attend(layer, q[B, T, heads, d], k[B, T, kv_heads, d], v[B, T, kv_heads, d]) -> [B, T, heads * d]"""
 
-_REQUIRED = {"model_type": "llama", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "rope_scaling": None}
+_REQUIRED = {
+    "model_type": "llama", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "rope_scaling": None, "rope_type": "default",
+}  # fmt: skip
 _NAMES = {"kv_heads": "num_key_value_heads", "heads": "num_attention_heads", "layers": "num_hidden_layers", "eps": "rms_norm_eps"}
 
 
@@ -54,15 +56,14 @@ def read_config(folder: Path) -> Config:
     rope = raw.get("rope_parameters") or {}
     raw = {"attention_bias": False, "mlp_bias": False, "rope_theta": 10000.0, "tie_word_embeddings": False, **raw, **rope}
     raw.setdefault("num_key_value_heads", raw.get("num_attention_heads"))
-    raw["head_dim"] = raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
-    _refuse_others(folder, raw)
-    return Config(**{field.name: raw[_NAMES.get(field.name, field.name)] for field in attrs.fields(Config)})
-
-
-def _refuse_others(folder: Path, raw: Mapping[str, Any]) -> None:
-    for key, allowed in {**_REQUIRED, "rope_type": "default"}.items():
+    for key, allowed in _REQUIRED.items():
         if raw.get(key, allowed) != allowed:
             raise ConfigError(f"{folder}/config.json: {key} is {raw[key]!r}; this network computes only {allowed!r}")
+    try:
+        raw["head_dim"] = raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
+        return Config(**{field.name: raw[_NAMES.get(field.name, field.name)] for field in attrs.fields(Config)})
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{folder}/config.json does not describe a Llama: {error!r}") from error
 
 
 class Layer(NamedTuple):

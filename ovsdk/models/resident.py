@@ -20,16 +20,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from ..errors import ConfigError
 from .causal_lm import prefix_bucket
 from .llama import Llama, load_llama
 from .sampling import pick, report
 
 
 class SlotModel:
-    """A causal language model with `slots` independent sequences of at most `max_len` tokens."""
+    """A causal language model with `slots` independent sequences of at most `max_len` tokens.
+
+    Raises ConfigError if the model has not as many positions.
+    """
 
     def __init__(self, network: Llama, slots: int, max_len: int) -> None:
         c, weights = network.config, network.embedding
+        if max_len > c.max_position_embeddings:
+            raise ConfigError(
+                f"sequences of {max_len} tokens are asked for, but the model's max_position_embeddings is {c.max_position_embeddings}"
+            )
         self.network, self.length = network, prefix_bucket(max_len)
         # One position more than a sequence can have: the scratch position.
         shape = (c.layers, 2, slots, c.kv_heads, self.length + 1, c.head_dim)

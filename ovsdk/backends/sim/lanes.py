@@ -52,7 +52,7 @@ class LanesDriver(Driver):
     # ---- scheduling lane ----
 
     def _amend(self) -> None:
-        begin_ns, number = self.clock.now_ns(), self.stages.work(AMEND)
+        begin_ns, number = self.clock.now_ns(), self.stages.amend()
         self._passed(AMEND, "amend", self.lane, number, begin_ns, self.clock.lap(AMEND, number, self.stages.features(AMEND, number)))
         self._amended = True
 
