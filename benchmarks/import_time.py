@@ -1,19 +1,21 @@
 """What `import ovsdk` costs a fresh interpreter: at most 100 ms, so that a command line or a worker may begin with it.
 
 CPU time, which with cached files is all there is to it, and which other programs disturb less. Alternates with the import of
-what it cannot do without (attrs, pluggy); each is the median of its runs after a first that compiles the files.
+what it cannot do without (attrs, pluggy); the first round compiles the files.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from functools import partial
 
-RUNS = 15
+from _table import Row, Section, alternate, main, median
+
+ROUNDS = {False: 15, True: 3}
 TARGET_MS = 100.0
 IMPORTS = {"import ovsdk": TARGET_MS, "import attrs, pluggy": None}
 
@@ -28,35 +30,14 @@ def import_ms(statement: str, cache: str) -> float:
     return float(done.stdout)
 
 
-def measure() -> list[dict[str, object]]:
-    """One row for each import and one for its spread (half the distance of the quartiles)."""
+def measure(quick: bool) -> Iterator[Row | str]:
+    """One row for each import."""
     with tempfile.TemporaryDirectory() as cache:
-        runs = [{statement: import_ms(statement, cache) for statement in IMPORTS} for _ in range(RUNS + 1)][1:]
-    rows: list[dict[str, object]] = []
+        runs = alternate({statement: partial(import_ms, statement, cache) for statement in IMPORTS}, ROUNDS[quick])
+    yield f"{ROUNDS[quick]} alternating interpreters of each, after one of each that is dropped"
     for statement, target in IMPORTS.items():
-        low, median, high = statistics.quantiles([run[statement] for run in runs], n=4)
-        rows.append(row(statement, median, target))
-        rows.append(row(f"{statement}, spread", (high - low) / 2, None))
-    return rows
-
-
-def row(name: str, value: float, target: float | None) -> dict[str, object]:
-    """A row of the table; `ok` is None where there is no target."""
-    return {"name": name, "value": round(value, 2), "unit": "ms", "target": target, "ok": None if target is None else value <= target}
-
-
-def main() -> int:
-    """Print the table, or with --json one object. 1 if a target is missed."""
-    rows = measure()
-    if "--json" in sys.argv[1:]:
-        print(json.dumps({"rows": rows}))
-    else:
-        for r in rows:
-            print(
-                f"{r['name']:<30} {r['value']:>8} {r['unit']}  target {r['target'] or '-'}  {'MISSED' if r['ok'] is False else ''}".rstrip()
-            )
-    return int(any(r["ok"] is False for r in rows))
+        yield median(statement, runs[statement], "ms", target)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, {"import": Section("CPU time of an import", measure)}))

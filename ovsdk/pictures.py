@@ -121,7 +121,7 @@ def _fill(cells: list[dict[str, float]], symbol: str, begin: float, end: float) 
 def _legend(timelines: Iterable[Timeline]) -> str:
     seen = {span.what for timeline in timelines for lane in timeline.lanes for span in timeline.lanes[lane] if lane != DEVICE}
     stages = [f"{LETTERS[stage]} {stage}" for stage in STAGES if stage in seen]
-    return "  " + "   ".join([*stages, "0-9 step on the device, last digit", ". device idle"])
+    return "  " + "   ".join([*stages, "0-9 step mod 10", ". device idle"])
 
 
 def idle_table(timeline: Timeline) -> str:

@@ -118,7 +118,10 @@ class ThreadsDriver(Driver):
         self._take_all_back()
         if self._out < out:
             return MOVED
-        self.clock.wait((), self.signal, sooner(None, self.clock.now_ns(), timeout_s))
+        begin_ns = self.clock.now_ns()
+        end_ns = self.clock.wait((), self.signal, sooner(None, begin_ns, timeout_s))
+        if self.stages.emit is not None:
+            self.stages.emit(Span(self.lane, "wait launch", self.ledger.ended[DEVICE], begin_ns, end_ns))
         return MOVED if self.signal.is_set() else BLOCKED
 
     # ---- execution thread ----

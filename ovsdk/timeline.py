@@ -37,9 +37,9 @@ NO_WORK, RESULT, HAND_OVER, DRIVER, START, UNKNOWN = "no work", "result", "hand-
 """Causes besides the stages. "result": the device is done and the host has not noticed. "not recorded": the step has no host span."""
 WAIT_BATCH, WAIT_ARRIVAL = "wait batch", "wait arrival"
 
-_FOR_PLAN = {"ask": "plan", "idle ask": NO_WORK, WAIT_ARRIVAL: NO_WORK, "wait device": RESULT}
+_FOR_PLAN = {"ask": "plan", "idle ask": NO_WORK, WAIT_ARRIVAL: NO_WORK, "wait device": RESULT, "wait launch": HAND_OVER}
 # The step exists already, so the device has work: it lies between two lanes, or its lane thinks about a later step.
-_FOR_LATER = {"ask": "plan", "idle ask": "plan", WAIT_ARRIVAL: HAND_OVER, "wait device": RESULT}
+_FOR_LATER = {"ask": "plan", "idle ask": "plan", WAIT_ARRIVAL: HAND_OVER, "wait device": RESULT, "wait launch": HAND_OVER}
 _FOR_HANDED = {**_FOR_LATER, "wait device": HAND_OVER}
 WAITS = {"plan": _FOR_PLAN, "prepare": _FOR_HANDED, "launch": _FOR_LATER, "amend": _FOR_LATER, "finish": _FOR_HANDED}
 """Stage that has not begun -> what its lane does instead -> the cause. What is not listed here is its own cause."""

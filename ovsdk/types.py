@@ -134,7 +134,8 @@ class Span(NamedTuple):
     lane: str
     """`host`, or `scheduling` and `execution`; `device` for launches."""
     what: str
-    """A stage name, `ask` (a plan that gave no batch), `wait device`, `wait arrival`, `hand-over`, or a launch's kind."""
+    """A stage name or `finish`; `ask` or `idle ask` (a plan that gave no batch); `hand-over`, `wait device`, `wait arrival`,
+    `wait launch` (for the execution lane), `wait batch` (for the scheduling lane); on the device a launch's kind."""
     step: int
     begin_ns: int
     end_ns: int

@@ -66,7 +66,7 @@ def test_every_line_of_it() -> None:
         "  host   |pPPLpPPL  rpPPL rpPPL r     r|",
         "  device |....000000111111222222333333.|",
         "  0.000 to 29.000 ms of 29.000 ms, 1 cell = 1 ms (simulated)",
-        "  p plan   P prepare   L launch   r retire   0-9 step on the device, last digit   . device idle",
+        "  p plan   P prepare   L launch   r retire   0-9 step mod 10   . device idle",
     ]
 
 

@@ -198,6 +198,23 @@ def test_amend_and_its_launch_take_their_prices_once(driver):
     assert sum(s.what == "finish" and s.lane == "device" for s in report.timeline.spans) == report.steps
 
 
+def test_an_amend_that_ends_as_a_prepare_ends_is_finished_before_the_next_prepare():
+    class Late(Count):
+        def amend(self, step, batch):
+            return batch
+
+    class TwoLaunches(Echo):
+        def finish(self, step, inputs, late):
+            return Launch("finish", fn=abs)
+
+    prices = in_ns(1, 10, 0, 9, 0) | {"launch": {"echo": {"device_us": 0}, "finish": {"device_us": 0.001}}}
+    prices["stage"]["amend_us"] = 0.009
+    report = ovsdk.run(Late(9), TwoLaunches(), SimBackend(prices), depth=4, driver="threads")
+    at = {(span.what, span.step): span.end_ns for span in report.timeline.spans if span.lane != "device"}
+    finished = {span.step: span.begin_ns for span in report.timeline.spans if span.lane == "device" and span.what == "finish"}
+    assert at["amend", 1] == at["prepare", 2] == finished[1] == 41
+
+
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_failing_step_can_be_abandoned(driver):
     class Breaks(Echo):
@@ -296,6 +313,13 @@ def test_execute_runs_the_real_functions_in_order_when_they_begin():
         with pytest.raises(AttributeError, match="no method 'forwards'; it has: forward"):
             _ = model.forwards
     assert backend.capabilities.can["executes"] is True
+
+
+def test_a_function_is_called_when_its_launch_begins_on_the_device():
+    with SimBackend(PRICES, execute=True) as backend:
+        futures = [backend.stream().submit(Launch("echo", fn=backend.clock.now_ns)) for _ in range(3)]
+        assert [future.result() for future in futures] == [0, 10_000, 20_000]
+        assert backend.clock.now_ns() == 30_000
 
 
 def test_an_exception_on_the_device_goes_to_its_future_alone():

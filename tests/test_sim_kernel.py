@@ -247,6 +247,22 @@ def test_what_ends_comes_before_what_begins_and_then_priority_counts() -> None:
     assert collect(sleep(3, BEGIN), sleep(3), sleep(3, BEGIN, -1), sleep(3, priority=1), sleep(2, BEGIN), 3) == [4, 1, 5, 3, 2, 0]
 
 
+def test_a_chooser_is_not_asked_between_phases_or_priorities():
+    def run(kernel):
+        order = []
+
+        def body(name, verb):
+            yield verb
+            order.append(name)
+
+        for name, verb in (("begins", sleep(5, BEGIN)), ("ends", 5), ("ends, too", 5), ("ends last", sleep(5, priority=1))):
+            kernel.spawn(name, body(name, verb))
+        kernel.run()
+        return tuple(order)
+
+    assert {outcome[2:] for outcome in every_way(run)} == {("ends last", "begins")}
+
+
 def test_a_hand_over_at_one_instant_does_not_touch_the_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, there, back = Kernel(), Queue(1), Queue(1)
     got = []

@@ -507,7 +507,7 @@ MUTANTS = [
     ('_FOR_PLAN = {"ask": "plan"', '_FOR_PLAN = {"ask": NO_WORK'),
     ('"plan", "idle ask": NO_WORK', '"plan", "idle ask": "plan"'),
     ("WAIT_ARRIVAL: HAND_OVER", "WAIT_ARRIVAL: NO_WORK"),
-    ('"wait device": RESULT}\n_FOR', '"wait device": START}\n_FOR'),
+    ('"wait device": RESULT, "wait launch": HAND_OVER}\n_FOR', '"wait device": START, "wait launch": HAND_OVER}\n_FOR'),
     ('{**_FOR_LATER, "wait device": HAND_OVER}', "_FOR_LATER"),
     ("(s.begin_ns, -s.end_ns)", "(s.begin_ns, s.end_ns)"),
     ("top = stack[-1]", "top = stack[0]"),

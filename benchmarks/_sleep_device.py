@@ -1,0 +1,150 @@
+"""Table (b): what overlap hides, and how soon the device goes on, on a device process that takes a given time.
+
+The host's work is a fixed amount of pure Python, divided as an engine's: planning and preparing 40 % each, retiring 20 %.
+The switch interval is the interpreter's. D and S are what was measured in these runs, not what was asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import _loops
+from _on_device import Sleeper
+from _table import Row, alternate, median, tail
+from _trial import Ideal, Recording, Trial, from_report, ideal, step_rows
+
+import ovsdk
+from ovsdk import CLOSED, Answer, Ask, Launch, Method
+
+DEVICE_MS = 4.0
+HOST_MS = (1.0, 3.5)
+SHARE = {"plan": 0.4, "prepare": 0.4, "retire": 0.2}
+DRIVERS = ("inline", "threads")
+STEP_TARGET = 1.05
+GAP_TARGET_US = (35.0, 170.0)
+"""Median and 99th percentile where S < D: what vLLM's own loop leaves idle on such a device."""
+VLLM = "vLLM 0.32 async scheduling, thread that sleeps, 2 to 8 ms (quoted, measured elsewhere)"
+QUOTED = (
+    Row(f"{VLLM}: device gap, lowest median of 7 loads", 7.0, "us"),
+    Row(f"{VLLM}: device gap, highest median", 35.0, "us"),
+    Row(f"{VLLM}: device gap, highest 99th percentile", 172.0, "us"),
+)
+
+
+class Effort(NamedTuple):
+    """Rounds; steps of each run, and how many of those warm up."""
+
+    rounds: int
+    steps: int
+    warm: int
+
+
+EFFORT = {False: Effort(7, 100, 10), True: Effort(2, 70, 10)}
+
+
+def compute(turns: int) -> None:
+    """Work that holds the GIL."""
+    table: dict[int, int] = {}
+    total = 0
+    for turn in range(turns):
+        table[turn & 63] = total
+        total = (total + turn) & 0xFFFFFF
+
+
+def turns_per_ms() -> float:
+    """How much `compute` does in a millisecond, undisturbed."""
+    turns, fastest_ns = 20_000, 1 << 62
+    for _ in range(30):
+        begin_ns = time.perf_counter_ns()
+        compute(turns)
+        fastest_ns = min(fastest_ns, time.perf_counter_ns() - begin_ns)
+    return turns / fastest_ns * 1e6
+
+
+class Busy:
+    """A scheduler and an executor that compute `turns` a step; the launch takes `duration_ns` on the device."""
+
+    def __init__(self, steps: int, turns: float, work: Method, duration_ns: int) -> None:
+        self.steps, self.launched = steps, Launch("sleep", fn=work, inputs=(duration_ns,))
+        self.turns = {stage: round(turns * share) for stage, share in SHARE.items()}
+
+    def plan(self, ask: Ask) -> int | Answer:
+        """A batch, `steps` times."""
+        if ask.step == self.steps:
+            return CLOSED
+        compute(self.turns["plan"])
+        return ask.step
+
+    def prepare(self, step: int, batch: int) -> int:
+        """Only work."""
+        compute(self.turns["prepare"])
+        return batch
+
+    def launch(self, step: int, inputs: int) -> Launch:
+        """Always the same."""
+        return self.launched
+
+    def retire(self, step: int, batch: int, result: None) -> None:
+        """Only work."""
+        compute(self.turns["retire"])
+
+
+def driven(make: Callable[[], Busy], device: Any, warm: int, driver: str, depth: int) -> Trial:
+    """One run of ovsdk's."""
+    busy = make()
+    return from_report(ovsdk.run(busy, busy, device, driver=driver, depth=depth), warm)
+
+
+def looped(make: Callable[[], Busy], device: Any, warm: int, loop: _loops.Loop) -> Trial:
+    """One run of a loop written by hand."""
+    busy, stream = make(), Recording(device.stream())
+    loop(busy, busy, stream)
+    return stream.trial(warm)
+
+
+def variants(make: Callable[[], Busy], device: Any, warm: int) -> dict[str, Callable[[], Trial]]:
+    """All that is compared, by name."""
+    run, loop = partial(driven, make, device, warm), partial(looped, make, device, warm)
+    return {
+        "serial (depth 1)": lambda: run("inline", 1),
+        "two threads, queue.Queue, launch late": lambda: loop(_loops.launch_late),
+        "two threads, queue.Queue, launch ahead": lambda: loop(_loops.two_threads),
+        "direct 12-line loop": lambda: loop(_loops.direct),
+        **{driver: partial(run, driver, 2) for driver in DRIVERS},
+    }
+
+
+def rows(case: str, trials: Mapping[str, list[Trial]]) -> Iterator[Row]:
+    """The table of one case: D, S and the ideal, step times, device gaps."""
+    best = ideal([trial for runs in trials.values() for trial in runs])
+    yield Row(f"{case}, D, fastest", best.device_ns / 1e6, "ms")
+    yield Row(f"{case}, S, fastest", best.host_ns / 1e6, "ms")
+    yield Row(f"{case}, ideal: max(D, S)", best.step_ns / 1e6, "ms")
+    for name, runs in trials.items():
+        yield from step_rows(f"{case}, {name}", runs, best, STEP_TARGET if name in DRIVERS else None)
+    for driver in DRIVERS:
+        yield from gap_rows(f"{case}, {driver}", trials[driver], best)
+
+
+def gap_rows(name: str, runs: list[Trial], best: Ideal) -> Iterator[Row]:
+    """How long the device idled between two launches; no target where the host was the slower one."""
+    gaps_us = [gap / 1e3 for run in runs for gap in run.gaps_ns]
+    targets = GAP_TARGET_US if best.host_ns < best.device_ns else (None, None)
+    yield median(f"{name}: device gap", gaps_us, "us", targets[0])
+    yield tail(f"{name}: device gap", gaps_us, "us", targets[1])
+
+
+def measure(quick: bool) -> Iterator[Row | str]:
+    """Both host times on one device process."""
+    rounds, steps, warm = EFFORT[quick]
+    speed = turns_per_ms()
+    yield f"{rounds} alternating runs of {steps} steps each, after one of each that is dropped, each without its first {warm} steps"
+    with ovsdk.open_backend("cpu") as device:
+        work = device.load(Sleeper).work
+        for host_ms in HOST_MS:
+            make = partial(Busy, steps, host_ms * speed, work, int(DEVICE_MS * 1e6))
+            yield from rows(f"D {DEVICE_MS:g} ms, S {host_ms:g} ms", alternate(variants(make, device, warm), rounds))
+    yield from QUOTED

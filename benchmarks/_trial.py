@@ -1,0 +1,100 @@
+"""What one run showed, from stamps of the device and of the host.
+
+A step is timed on the device, from begin to begin: there it has no edges, and cannot be shorter than the launch in it.
+The ideal of overlap is max(D, S), with D and S the fastest device and host time a step that any of the compared runs had.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from _table import Impossible, Row, median, refuse_faster
+
+from ovsdk import Report, Stream
+from ovsdk.interfaces import Future
+from ovsdk.types import Launch
+
+STAGES = ("plan", "prepare", "launch", "retire")
+
+
+class Trial(NamedTuple):
+    """Means a step, in ns, without the steps that warm up."""
+
+    step_ns: float
+    device_ns: float
+    gaps_ns: tuple[int, ...]
+    """Between a launch's end and the next one's begin."""
+    host_ns: float | None = None
+    """Time in host stages; None if it was not measured, or in two threads, which count each other's turn at the GIL."""
+
+
+def from_spans(spans: Iterable[tuple[int, int]], host_ns: float | None = None) -> Trial:
+    """The trial of a device that did these launches (begin and end in ns), one a step. Raises Impossible if two ran at once."""
+    ordered = sorted(spans)
+    pairs = list(itertools.pairwise(ordered))
+    gaps = tuple(after[0] - before[1] for before, after in pairs)
+    if min(gaps) < 0:
+        raise Impossible(f"a device that does one launch at a time did two at once, for {-min(gaps)} ns")
+    step_ns = (ordered[-1][0] - ordered[0][0]) / len(pairs)
+    return Trial(step_ns, sum(before[1] - before[0] for before, _ in pairs) / len(pairs), gaps, host_ns)
+
+
+def from_report(report: Report, warm: int) -> Trial:
+    """The trial of a run without its first `warm` steps."""
+    line = report.timeline
+    assert line is not None
+    spans = [(span.begin_ns, span.end_ns) for span in line.launched if span.step >= warm]
+    return from_spans(spans, _host_ns(report, warm) if report.driver == "inline" else None)
+
+
+def _host_ns(report: Report, warm: int) -> float:
+    assert report.timeline is not None
+    steps = [stages for step, stages in report.timeline.stages.items() if step >= warm]
+    return statistics.fmean(sum(stages[name].end_ns - stages[name].begin_ns for name in STAGES) for stages in steps)
+
+
+class Recording:
+    """A stream that keeps the futures of its launches, so that a loop of anybody's can be timed on the device."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.futures: list[Future] = []
+
+    def submit(self, launch: Launch) -> Future:
+        """See `Stream.submit`."""
+        self.futures.append(self._stream.submit(launch))
+        return self.futures[-1]
+
+    def trial(self, warm: int) -> Trial:
+        """The trial of what was submitted, one launch a step, once all is done."""
+        return from_spans(future.span_ns for future in self.futures[warm:])  # type: ignore[attr-defined]
+
+
+class Ideal(NamedTuple):
+    """Fastest device and host time a step, in ns."""
+
+    device_ns: float
+    host_ns: float
+
+    @property
+    def step_ns(self) -> float:
+        """max(D, S): no order of work makes a step shorter."""
+        return max(self.device_ns, self.host_ns)
+
+
+def ideal(trials: Sequence[Trial]) -> Ideal:
+    """Of runs that did the same work."""
+    return Ideal(min(t.device_ns for t in trials), min(t.host_ns for t in trials if t.host_ns is not None))
+
+
+def step_rows(name: str, trials: Sequence[Trial], best: Ideal, target: float | None = None) -> list[Row]:
+    """Step time, and over the ideal. Raises Impossible for a run that beats it."""
+    for trial in trials:
+        refuse_faster(name, trial.step_ns, best.step_ns)
+    return [
+        median(f"{name}: step", [t.step_ns / 1e6 for t in trials], "ms"),
+        median(f"{name}: step / ideal", [t.step_ns / best.step_ns for t in trials], "", target),
+    ]
