@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from _on_device import Torch
 from _table import Impossible, Row, alternate, median
-from _trial import Trial, from_report, ideal, step_rows
+from _trial import Trial, from_report, ideal, ideal_rows, step_rows
 
 import ovsdk
 from ovsdk import ConfigError
@@ -42,7 +42,7 @@ class Effort(NamedTuple):
     tokens: int
 
 
-EFFORT = {False: Effort(3, 32), True: Effort(1, 12)}
+EFFORT = {False: Effort(3, 32), True: Effort(1, 8)}
 
 
 class Outcome(NamedTuple):
@@ -128,9 +128,7 @@ def same_tokens(outcomes: Mapping[str, Sequence[Outcome]]) -> str:
 def rows(backend: str, trials: Mapping[str, Sequence[Trial]]) -> Iterator[Row]:
     """The table of one device."""
     best = ideal([trial for runs in trials.values() for trial in runs])
-    yield Row(f"{backend}, D, fastest", best.device_ns / 1e6, "ms")
-    yield Row(f"{backend}, S, fastest", best.host_ns / 1e6, "ms")
-    yield Row(f"{backend}, ideal: max(D, S)", best.step_ns / 1e6, "ms")
+    yield from ideal_rows(backend, best)
     for depth, runs in trials.items():
         yield from step_rows(f"{backend}, {depth}", runs, best)
         yield median(f"{backend}, {depth}: device time a step", [run.device_ns / 1e6 for run in runs], "ms")

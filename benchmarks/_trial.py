@@ -90,6 +90,12 @@ def ideal(trials: Sequence[Trial]) -> Ideal:
     return Ideal(min(t.device_ns for t in trials), min(t.host_ns for t in trials if t.host_ns is not None))
 
 
+def ideal_rows(name: str, best: Ideal) -> list[Row]:
+    """What no loop can beat, and why."""
+    times = {"device time D, fastest": best.device_ns, "host time S, fastest": best.host_ns, "ideal step, max(D, S)": best.step_ns}
+    return [Row(f"{name}: {what}", ns / 1e6, "ms") for what, ns in times.items()]
+
+
 def step_rows(name: str, trials: Sequence[Trial], best: Ideal, target: float | None = None) -> list[Row]:
     """Step time, and over the ideal. Raises Impossible for a run that beats it."""
     for trial in trials:

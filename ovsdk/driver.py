@@ -38,9 +38,9 @@ class Driver:
 
         Returns MOVED, BLOCKED (the timeout passed) or FINISHED. Errors of steps are raised by `result`.
         """
-        stage = self.ledger.next()
+        stage = self.ledger.begin_next()
         if stage >= 0:
-            self.stages.move(stage, "host")
+            self.stages.go_on(stage, "host")
             return MOVED
         return self._need_device(timeout_s) if stage == NEED_DEVICE else self._need(stage, timeout_s)
 

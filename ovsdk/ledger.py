@@ -96,6 +96,15 @@ class Ledger:
                 return RETIRE
         return self.need()
 
+    def begin_next(self) -> int:
+        """Begin the stage that `next` names, and return it; or return what else it says. The step is `begun[stage] - 1`."""
+        stage = self.next()
+        if stage >= 0:
+            self.begun[stage] += 1
+            if stage == PLAN:
+                self.asks += 1
+        return stage
+
     def next_of(self, stages: tuple[int, ...]) -> int:
         """The first of `stages`, those of one lane, that may begin now; else what the run needs: see `need`."""
         for stage in stages:

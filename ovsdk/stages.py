@@ -74,7 +74,7 @@ class Stages:
         emit: Emit | None = None,
     ) -> None:
         self.amends = hasattr(scheduler, "amend") and hasattr(executor, "finish")
-        self.ledger = Ledger(depth, self.amends)
+        self.ledger, self.depth = Ledger(depth, self.amends), depth
         self.scheduler, self.executor, self.backend, self.admission = scheduler, executor, backend, admission
         self.recover, self.log, self.results, self.emit = recover, log, results, emit
         self.clock, self.stream = backend.clock, backend.stream()
@@ -98,22 +98,31 @@ class Stages:
         self._timeout_ns = None if timeout_s is None else int(timeout_s * 1e9)
         self._plan, self._retire = scheduler.plan, scheduler.retire
         self._prepare, self._launch = executor.prepare, executor.launch
+        self._put, end = self.stream.submit, self.ledger.end
         never = self._work_plan  # the ledger lets nobody begin the device stage
         self._work = (self._work_plan, self._work_prepare, self._work_launch, self._work_amend, never, self._work_retire)
+        settle_launch = self._settle_launch if self.amends else end
+        self._settle: tuple[Callable[[int], Any], ...] = (self._settle_plan, end, settle_launch, end, end, end)
 
     # ---- for drivers ----
 
     def move(self, stage: int, lane: str) -> None:
-        """One whole stage on a lane whose time passes by itself, or in `lap`."""
-        if self.timed:
-            self._timed_move(stage, lane)
-        else:
-            self._work[stage](self.ledger.begin(stage))
-            self.settle(stage)
+        """One whole stage on a lane whose time passes by itself, or in `lap`. Raises DriverError if it may not begin."""
+        self.ledger.begin(stage)
+        self.go_on(stage, lane)
 
-    def _timed_move(self, stage: int, lane: str) -> None:
+    def go_on(self, stage: int, lane: str) -> None:
+        """The same for a stage that the ledger has just begun."""
+        step = self.ledger.begun[stage] - 1
+        if self.timed:
+            self._timed(stage, step, lane)
+        else:
+            self._work[stage](step)
+            self._settle[stage](stage)
+
+    def _timed(self, stage: int, step: int, lane: str) -> None:
         begin_ns = self.clock.now_ns()
-        step = self.work(stage)
+        self._work[stage](step)
         end_ns = self.clock.lap(stage, step, self.features(stage, step))
         name = self.settle(stage)
         self.stage_ns[stage] += end_ns - begin_ns
@@ -134,28 +143,30 @@ class Stages:
 
     def settle(self, stage: int) -> str:
         """End the stage that `work` began, and return what its span is called."""
-        if stage == PLAN:
-            return self._settle_plan()
-        if stage == LAUNCH:
-            self.ledger.end(LAUNCH, self.amends and self.steps[self.ledger.ended[LAUNCH] % self.ledger.depth].error is None)
-        else:
-            self.ledger.end(stage)
-        return NAMES[stage]
+        self._settle[stage](stage)
+        return DECLINED[self.ledger.state] if stage == PLAN and isinstance(self._answer, Answer) else NAMES[stage]
 
     def features(self, stage: int, step: int) -> Mapping[str, float] | None:
         """What prices a stage: the batch's features; None for a plan that gave no batch."""
         if stage != PLAN:
-            return self.steps[step % self.ledger.depth].features
+            return self.steps[step % self.depth].features
         return None if isinstance(self._answer, Answer) else self._answer.features
 
     def oldest(self) -> Step:
         """The step whose device stage ends next."""
-        return self.steps[self.ledger.ended[DEVICE] % self.ledger.depth]
+        return self.steps[self.ledger.ended[DEVICE] % self.depth]
 
     def collect(self, step: Step) -> None:
         """End the device stage of the oldest step: its futures are done, or the device is lost."""
         if step.error is None:
-            self._collect_result(step)
+            futures = step.futures
+            try:
+                if self.lost is not None:
+                    raise self.lost
+                step.result = futures[0].result() if len(futures) == 1 else tuple([future.result() for future in futures])
+            except Exception as error:
+                step.fail(DEVICE, error)
+                self.lost = error if isinstance(error, DeviceLost) else self.lost
         self.ledger.end(DEVICE)
         if self.emit is not None:
             self._emit_device(step)
@@ -206,33 +217,39 @@ class Stages:
         if answer is Answer.WAIT and not self.ledger.in_flight:
             raise SchedulerProtocolError(f"plan answered WAIT to {ask!r} with nothing in flight: no result can come; answer IDLE or CLOSED")
 
-    def _settle_plan(self) -> str:
+    def _settle_plan(self, stage: int) -> None:
         answer = self._answer
         if isinstance(answer, Step):
-            self.steps[answer.number % self.ledger.depth] = answer
-            self.ledger.end(PLAN)
-            return "plan"
-        state = STATE[answer]
-        self.ledger.decline(state)
-        self.waits += state == WAIT
-        self.closing = self.closing or state == CLOSED
-        return DECLINED[state]
+            self.steps[answer.number % self.depth] = answer
+            self.ledger.end(stage)
+        else:
+            state = STATE[answer]
+            self.ledger.decline(state)
+            self.waits += state == WAIT
+            self.closing = self.closing or state == CLOSED
+
+    def _settle_launch(self, stage: int) -> None:
+        self.ledger.end(stage, self.amends and self.steps[self.ledger.ended[LAUNCH] % self.depth].error is None)
 
     # ---- prepare, launch, amend ----
 
     def _work_prepare(self, number: int) -> None:
-        step = self.steps[number % self.ledger.depth]
+        step = self.steps[number % self.depth]
         try:
             step.inputs = self._prepare(number, step.batch)
         except Exception as error:
             step.fail(PREPARE, error)
 
     def _work_launch(self, number: int) -> None:
-        step = self.steps[number % self.ledger.depth]
+        step = self.steps[number % self.depth]
         if step.error is not None:
             return
         try:
-            self._submit(step, self._launch(number, step.inputs))
+            work = self._launch(number, step.inputs)
+            if type(work) is Launch:
+                step.futures, step.kinds = (self._put(work),), (work.kind,)
+            else:
+                self._submit(step, work)
         except Exception as error:
             step.fail(LAUNCH, error)
 
@@ -241,7 +258,7 @@ class Stages:
         self.finish(number)
 
     def _amend(self, number: int) -> None:
-        step = self.steps[number % self.ledger.depth]
+        step = self.steps[number % self.depth]
         try:
             step.late = self.scheduler.amend(number, step.batch)  # type: ignore[attr-defined]
         except Exception as error:
@@ -249,7 +266,7 @@ class Stages:
 
     def finish(self, number: int) -> None:
         """The executor's half of amend: the second launch of a step."""
-        step = self.steps[number % self.ledger.depth]
+        step = self.steps[number % self.depth]
         if step.error is not None:
             return
         try:
@@ -259,7 +276,7 @@ class Stages:
 
     def _submit(self, step: Step, work: Any) -> None:
         if type(work) is Launch:
-            step.futures += (self.stream.submit(work),)
+            step.futures += (self._put(work),)
             step.kinds += (work.kind,)
         elif type(work) is tuple and work:
             for part in work:
@@ -273,18 +290,6 @@ class Stages:
             )
 
     # ---- device ----
-
-    def _collect_result(self, step: Step) -> None:
-        if self.lost is not None:
-            step.fail(DEVICE, self.lost)
-            return
-        try:
-            futures = step.futures
-            step.result = futures[0].result() if len(futures) == 1 else tuple([future.result() for future in futures])
-        except Exception as error:
-            step.fail(DEVICE, error)
-            if isinstance(error, DeviceLost):
-                self.lost = error
 
     def _replay_result(self, step: Step, logged: Any) -> None:
         """Decide by what the log holds; a device that computed something else is noted, once."""
@@ -304,21 +309,18 @@ class Stages:
     # ---- retire ----
 
     def _work_retire(self, number: int) -> None:
-        step = self.steps[number % self.ledger.depth]
+        step = self.steps[number % self.depth]
         if step.error is not None:
             self._retire_failed(step)
         elif not self._drop:
-            self._retire_good(step)
+            try:
+                if self.log is not None:
+                    self.log.retire(number, step.result)
+                self._retire(number, step.batch, step.result)
+            except Exception as error:
+                self._drop = True  # a scheduler that broke is not called again
+                self._stop(number, "retire", step.batch, error)
         step.futures = ()
-
-    def _retire_good(self, step: Step) -> None:
-        try:
-            if self.log is not None:
-                self.log.retire(step.number, step.result)
-            self._retire(step.number, step.batch, step.result)
-        except Exception as error:
-            self._drop = True  # a scheduler that broke is not called again
-            self._stop(step.number, "retire", step.batch, error)
 
     def _retire_failed(self, step: Step) -> None:
         error, stage = step.error, NAMES[step.failed_in]

@@ -282,8 +282,14 @@ def test_only_likely_tokens_are_drawn(logits: list[float], top_k: int, top_p: fl
     assert set(kept) <= set(filtered.isfinite()[0].nonzero().flatten().tolist()) <= set(maybe)
 
 
+def test_a_top_p_of_one_keeps_every_token_though_sums_are_rounded() -> None:
+    logits = torch.randn(4, 50_000, generator=torch.Generator().manual_seed(3)) * 3
+    everything = torch.full((4, 1), 2**31), torch.ones(4, 1)
+    assert torch.equal(sampling._keep_likely(logits, *everything), logits)
+
+
 def test_noise_has_no_pattern_over_the_vocabulary() -> None:
-    keys = torch.tensor([noise_key(0, position) for position in range(4)], dtype=torch.int32)
+    keys = torch.tensor([*(noise_key(0, position) for position in range(2)), (1, 2), (1, 3)], dtype=torch.int32)
     noise = sampling._gumbel(keys, 50_000)
     assert noise.isfinite().sum() >= noise.numel() - 1
     assert (noise.mean(1) - 0.5772).abs().max() < 0.03
@@ -410,6 +416,13 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
         llama.load_llama(tmp_path / "nothing")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ConfigError, match="is not a model folder"):
+        llama.load_llama(tmp_path)
+
+
+def test_weights_that_are_cut_short_are_refused(tiny: Path, tmp_path: Path) -> None:
+    shutil.copy(tiny / "config.json", tmp_path)
+    (tmp_path / "model.safetensors").write_bytes((tiny / "model.safetensors").read_bytes()[:-100])
+    with pytest.raises(ConfigError, match="weights cannot be read"):
         llama.load_llama(tmp_path)
 
 

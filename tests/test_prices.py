@@ -84,7 +84,7 @@ points = st.lists(st.tuples(st.integers(0, 10**6), numbers), min_size=2, max_siz
 
 
 @given(points, st.floats(0, 1))
-@example([(0, 433485.594), (2477, 0.0)], 1.0)  # y0 + (y1 - y0) * share comes out below 0 here
+@example([(0, 433485.594), (2477, 0.0)], 1.0)  # y0 + (y1 - y0) * (x - x0) / (x1 - x0) is below 0 here
 def test_a_table_is_linear_between_its_points(at: list[tuple[int, float]], where: float) -> None:
     x = min(at[0][0] + where * (at[-1][0] - at[0][0]), at[-1][0])
     prices = load_prices(device({"by": "n", "at": [list(p) for p in at]}))

@@ -525,3 +525,6 @@ def test_runs_on_one_backend_follow_each_other(driver):
         report = ovsdk.run(scheduler, Echo(), backend, driver=driver)
         assert backend.clock.now_ns() == begin_ns + round(report.makespan_s * 1e9)
         assert len(scheduler.seen) == 4
+    with pytest.raises(Deadlock) as caught:
+        backend.clock.wait((), backend.clock.signal(), None)
+    assert str(caught.value).endswith("; stream compute waits for get 'compute'"), "a lane is left behind"

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -384,7 +387,7 @@ def test_noise_keys_are_int32_and_depend_on_seed_and_position(seed: int, positio
     keys = noise_key(seed, position)
     assert keys == noise_key(seed, position)
     assert all(-(2**31) <= key < 2**31 for key in keys)
-    assert keys != noise_key(seed + 1, position) != noise_key(seed, position + 1)
+    assert len({keys, noise_key(seed + 1, position), noise_key(seed, position + 1)}) == 3
 
 
 def test_sampling_arrays_are_only_sent_where_some_row_samples() -> None:
@@ -408,6 +411,11 @@ def test_a_stub_has_the_shapes_of_an_output() -> None:
     stubs = tuple(launch.stub() for launch in engine.prepare(0, Batch(*(2 * [plans.plan(Ask(2, 2, 0.0)).decodes[:1]]))))
     for stub, output in zip(stubs, real, strict=True):
         assert {name: len(array) for name, array in stub.items()} == {name: len(array) for name, array in output.items()}
+
+
+def test_the_host_side_imports_neither_torch_nor_a_tokenizer() -> None:
+    code = "import ovsdk.models, ovsdk.models.smollm2, sys; print({'torch', 'transformers', 'tokenizers', 'jinja2'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 # ---- through the drivers ----
@@ -457,6 +465,16 @@ def test_drivers_and_backends_take_the_decisions_of_the_direct_loop(driver: str,
         assert seen == batches
         assert plans.outputs == oracle.outputs
         assert report.overruns == plans.overruns == oracle.overruns
+
+
+def test_a_log_replays_to_the_same_outputs_where_nothing_is_computed(tmp_path: Path) -> None:
+    recorded, replayed = scheduler(closed=False), scheduler(closed=False)
+    with ovsdk.open_backend("thread") as device:
+        ovsdk.run(recorded, Engine(), device, depth=3, admission=Scripted(SCRIPT), log=tmp_path / "run.log")
+    with ovsdk.open_backend("sim", prices=PRICES) as device:
+        ovsdk.run(replayed, Engine(), device, depth=3, replay=tmp_path / "run.log")
+    assert replayed.outputs == recorded.outputs
+    assert recorded.outputs
 
 
 def test_without_execution_the_simulator_still_runs_every_request_to_its_length() -> None:

@@ -196,6 +196,7 @@ def waited_at(spans: Sequence[Span], stages: dict[str, Span], stage: Span, t: in
         "ask": "plan",
         "idle ask": "plan" if planned else "no work",
         "wait arrival": "hand-over" if planned else "no work",
+        "wait launch": "hand-over",
         "wait device": "hand-over" if stage.what in ("prepare", "finish") else "result",
     }.get(what, what)
 
@@ -249,7 +250,7 @@ def test_two_lanes(depth: int, steps: int, costs: dict[str, int]) -> None:
     check(ovsdk.timeline, spans, 0, end)
 
 
-WORDS = (*STAGES, "ask", "idle ask", "wait device", "wait arrival", "wait batch", "hand-over", "something new")
+WORDS = (*STAGES, "ask", "idle ask", "wait device", "wait arrival", "wait batch", "wait launch", "hand-over", "something new")
 any_span = st.builds(
     lambda lane, what, step, begin, length: Span(lane, "decode" if lane == "device" else what, step, begin, begin + length),
     st.sampled_from(["host", "execution", "device"]),

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ._wire import Arena, Channel, Frame, Packed, by_value, pack
+from ._wire import PROTOCOL, Arena, Channel, Dumps, Frame, Packed, by_value, pack, tensors
 
 GRACE_S = 0.2
 """How long the main thread has to flush and leave by itself after the host has gone."""
@@ -35,7 +35,8 @@ class Device:
     """Objects that live here, and what may be asked of them. `threads` is torch's thread count."""
 
     def __init__(self, threads: int) -> None:
-        self._threads, self._counted = threads, False
+        self._threads = threads
+        self._dumps: Dumps = pickle.dumps
         self._residents: dict[int, Any] = {}
         self._asked: dict[str, Callable[..., Any]] = {"call": _call, "method": self._method, "load": self._load}
 
@@ -44,29 +45,28 @@ class Device:
         begin = time.perf_counter_ns()
         try:
             asked, *given = frame.value()
-            self._count_threads()
+            if self._dumps is pickle.dumps and "torch" in sys.modules:
+                self._meet_torch()
             begin = time.perf_counter_ns()
             value = self._asked[asked](*given)
             end = time.perf_counter_ns()
-            return _pack_value(value), begin, end
+            return _pack_value(value, self._dumps), begin, end
         except BaseException as error:  # SystemExit too: the process is the host's to end
-            return pack((False, _failure(error))), begin, time.perf_counter_ns()
+            return pack((False, _failure(error)), pickle.dumps), begin, time.perf_counter_ns()
 
     def _method(self, key: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return getattr(self._residents[key], name)(*args, **kwargs)
 
     def _load(self, key: int, build: Callable[[str], Any]) -> list[str] | None:
         built = self._residents[key] = build("cpu")
-        self._count_threads()
         gc.collect()
         gc.freeze()  # weights and modules stay: the collector need not look through them between launches
         return public_names(built)
 
-    def _count_threads(self) -> None:
-        """torch's count belongs to a thread, and to this one only once torch is there."""
-        if not self._counted and "torch" in sys.modules:
-            self._counted = True
-            sys.modules["torch"].set_num_threads(self._threads)
+    def _meet_torch(self) -> None:
+        """Before the first launch that finds torch here: its thread count belongs to a thread, so it is set in this one."""
+        self._dumps = tensors
+        sys.modules["torch"].set_num_threads(self._threads)
 
 
 def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -75,7 +75,7 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def public_names(built: Any) -> list[str] | None:
     """Names that may be methods of `built`; None if its class answers names that it does not list."""
-    kind = type(built)
+    kind: Any = type(built)
     if hasattr(kind, "__getattr__") and kind.__dir__ is object.__dir__:
         return None
     held = getattr(built, "__dict__", {})
@@ -91,12 +91,12 @@ class _Unsendable(Exception):
     """A result that pickling refused."""
 
 
-def _pack_value(value: Any) -> Packed:
+def _pack_value(value: Any, dumps: Dumps) -> Packed:
     try:
-        return pack((True, value))
+        return pack((True, value), dumps)
     except Exception:  # perhaps something of the host's __main__: that travels by value
         try:
-            return pack((True, value), by_value())
+            return pack((True, value), by_value)
         except Exception as error:
             raise _Unsendable(f"returned {_title(type(value))}, which cannot be sent to the host: {error}") from error
 
@@ -116,7 +116,7 @@ def _failure(error: BaseException) -> Failure:
 def _travel(error: BaseException) -> tuple[bytes | None, str]:
     """The exception pickled, if it also comes back: many a class with its own __init__ does not."""
     try:
-        data = pack(error, by_value()).body
+        data = by_value(error, protocol=PROTOCOL)
         pickle.loads(data)
         return data, ""
     except Exception as why:
@@ -143,7 +143,7 @@ def _send(channel: Channel, packed: Packed, begin: int, end: int) -> None:
     except ConnectionError:
         raise
     except OSError as error:  # no shared memory for the result
-        channel.send(pack((False, _failure(MemoryError(str(error))))), begin, end)
+        channel.send(pack((False, _failure(MemoryError(str(error)))), pickle.dumps), begin, end)
 
 
 def serve(channel: Channel, device: Device) -> None:
@@ -165,11 +165,10 @@ def main(sock: int, incoming: int, outgoing: int, parent: int, cores: Iterable[i
     _thread.start_new_thread(_watch, (sock, parent))
     now = time.perf_counter_ns()
     try:
-        channel.send(pack((True, None)), now, now)
+        channel.send(pack((True, None), pickle.dumps), now, now)
         serve(channel, Device(threads))
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
         pass  # the host has gone
-    finally:
-        os._exit(0)
+    os._exit(0)

@@ -18,7 +18,7 @@ def reduce(tensor: torch.Tensor) -> Any:
     if not plain or tensor.is_quantized or tensor.is_nested:
         return NotImplemented
     whole = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    octets = whole.reshape(-1).view(torch.uint8).numpy()
+    octets: Any = whole.reshape(-1).view(torch.uint8).numpy()
     dtype = str(tensor.dtype).removeprefix("torch.")
     return restore, (pickle.PickleBuffer(octets), dtype, tuple(tensor.shape), tensor.requires_grad)
 

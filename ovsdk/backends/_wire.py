@@ -13,6 +13,7 @@ The device process imports this file without the rest of the package: it costs 1
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import io
 import mmap
@@ -23,9 +24,10 @@ import socket
 import struct
 import sys
 import threading
+import types
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 ASIDE = 16 << 10
 """Buffers of at least so many bytes go beside the pickle: below, the copy through the socket is cheaper (measured)."""
@@ -33,6 +35,7 @@ INLINE = 32 << 10
 """A longer pickle goes to shared memory: a socket takes some 200 KB before it would block."""
 ALIGN = 64
 CHUNK = 1 << 16
+PROTOCOL = 5
 
 _HEAD = struct.Struct("<IIqqq")  # bytes that follow, parts in shared memory, where, and two numbers of the sender's
 _FREE, _BUSY = 0, 1
@@ -64,32 +67,60 @@ def _reduce_tensor(value: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, getattr(torch, "Tensor", ())):
         return NotImplemented
-    from ovsdk.backends import _torch
+    from ovsdk.backends._torch import reduce
 
-    return _torch.reduce(value)
+    return reduce(value)  # type: ignore[arg-type]
 
 
-class Plain(pickle.Pickler):
-    """The standard pickler, with torch tensors as buffers."""
-
+class _Tensors(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         return _reduce_tensor(value)
 
 
 @functools.cache
-def by_value() -> type[pickle.Pickler]:
-    """A pickler that sends functions and classes of `__main__`, lambdas and closures by value: cloudpickle's."""
+def _by_value() -> type[pickle.Pickler]:
     import cloudpickle
 
-    class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
+    pickler = cloudpickle.Pickler
+    own = {kind: reduce for kind, reduce in dict(pickler.dispatch_table).items() if copyreg.dispatch_table.get(kind) is not reduce}
+
+    class ByValue(pickler):  # type: ignore[misc, valid-type]
+        @property
+        def dispatch_table(self) -> dict[type, Any]:
+            """Cloudpickle's own has the same items, but is a ChainMap: a slow answer to the question about each array."""
+            return {**copyreg.dispatch_table, **own}
+
         def reducer_override(self, value: Any) -> Any:
-            reduced = _reduce_tensor(value)
-            return super().reducer_override(value) if reduced is NotImplemented else reduced
+            if isinstance(value, (types.FunctionType, type)):
+                return super().reducer_override(value)
+            return _reduce_tensor(value)
 
     return ByValue
 
 
-def pack(value: Any, pickler: Callable[..., pickle.Pickler] = Plain) -> Packed:
+class Dumps(Protocol):
+    """As `pickle.dumps`, which is the fastest of them, but sends torch tensors as slow copies."""
+
+    def __call__(self, value: Any, /, *, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], bool]) -> bytes: ...
+
+
+def tensors(value: Any, /, **how: Any) -> bytes:
+    """Pickle with torch tensors as buffers."""
+    return _dump(_Tensors, value, how)
+
+
+def by_value(value: Any, /, **how: Any) -> bytes:
+    """The same, and functions and classes of `__main__`, lambdas and closures travel by value: cloudpickle's way."""
+    return _dump(_by_value(), value, how)
+
+
+def _dump(pickler: type[pickle.Pickler], value: Any, how: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    pickler(file, **how).dump(value)
+    return file.getvalue()
+
+
+def pack(value: Any, dumps: Dumps) -> Packed:
     """Pickle a value, leaving buffers of ASIDE bytes and more aside. Raises whatever pickling raises."""
     buffers: list[memoryview] = []
 
@@ -100,9 +131,7 @@ def pack(value: Any, pickler: Callable[..., pickle.Pickler] = Plain) -> Packed:
         buffers.append(view)
         return False
 
-    file = io.BytesIO()
-    pickler(file, pickle.HIGHEST_PROTOCOL, buffer_callback=in_band).dump(value)
-    return Packed(file.getvalue(), buffers)
+    return Packed(dumps(value, protocol=PROTOCOL, buffer_callback=in_band), buffers)
 
 
 def nameless_file() -> int:
@@ -138,7 +167,7 @@ class Arena:
         memory[at] = _BUSY
         at_part = at + ALIGN
         for part in parts:
-            memory[at_part : at_part + len(part)] = part  # type: ignore[assignment]  # any buffer will do
+            memory[at_part : at_part + len(part)] = part
             at_part += _room(len(part))
         return at
 
@@ -191,7 +220,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket, outgoing: Arena, incoming: Arena) -> None:
         self._sock, self._outgoing, self._incoming = sock, outgoing, incoming
-        self._outbox, self._inbox = bytearray(), bytearray()
+        self._outbox, self._inbox, self._read = bytearray(), b"", 0
 
     @property
     def backlog(self) -> bool:
@@ -205,22 +234,28 @@ class Channel:
         """Send a message and return at once. Raises ConnectionError if the other end has gone, OSError for lack of memory."""
         body, buffers = packed
         if not buffers and len(body) < INLINE:
-            self._outbox += _HEAD.pack(len(body), 0, 0, first, second) + body
+            frame = _HEAD.pack(len(body), 0, 0, first, second) + body
         else:
-            parts = [body, *buffers]
+            parts: list[bytes | memoryview] = [body, *buffers]
             at = self._outgoing.put(parts)
             sizes = struct.pack(f"<{len(parts)}Q", *map(len, parts))
-            self._outbox += _HEAD.pack(len(sizes), len(parts), at, first, second) + sizes
-        self.flush()
+            frame = _HEAD.pack(len(sizes), len(parts), at, first, second) + sizes
+        if self._outbox:
+            self._outbox += frame
+            self.flush()
+        elif (taken := self._offer(frame)) < len(frame):
+            self._outbox += frame[taken:]
 
     def flush(self) -> None:
         """Let the socket take what it can. Raises ConnectionError if the other end has gone."""
-        outbox = self._outbox
+        while self._outbox and (taken := self._offer(self._outbox)):
+            del self._outbox[:taken]
+
+    def _offer(self, data: bytes | bytearray) -> int:
         try:
-            while outbox:
-                del outbox[: self._sock.send(outbox, _QUIET)]
+            return self._sock.send(data, _QUIET)
         except BlockingIOError:
-            pass
+            return 0
 
     def fill(self, flags: int = _NOW) -> int:
         """Read what has come, up to CHUNK bytes: how many, 0 for none, -1 once the other end has gone."""
@@ -230,20 +265,19 @@ class Channel:
             return 0
         except ConnectionError:
             return -1
-        self._inbox += data
+        self._inbox, self._read = self._inbox[self._read :] + data, 0
         return len(data) or -1
 
     def take(self) -> Frame | None:
         """The oldest message that has come whole, or None."""
-        inbox = self._inbox
-        if len(inbox) < _HEAD.size:
+        begin = self._read + _HEAD.size
+        if len(self._inbox) < begin:
             return None
-        length, count, at, first, second = _HEAD.unpack_from(inbox)
-        end = _HEAD.size + length
-        if len(inbox) < end:
+        length, count, at, first, second = _HEAD.unpack_from(self._inbox, self._read)
+        if len(self._inbox) < begin + length:
             return None
-        body = inbox[_HEAD.size : end]
-        del inbox[:end]
+        self._read = begin + length
+        body = self._inbox[begin : begin + length]
         if not count:
             return Frame(first, second, body, ())
         pickled, *buffers = self._incoming.take(at, struct.unpack(f"<{count}Q", body))

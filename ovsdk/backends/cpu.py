@@ -21,7 +21,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import ConfigError, DeviceError
 from ..interfaces import Future, Signal
@@ -85,7 +85,7 @@ class CpuStream:
     def _pack(self, launch: Launch) -> Packed:
         message = self._message(launch)
         try:
-            return pack(message, by_value())
+            return pack(message, by_value)
         except Exception as error:
             raise _unsendable(launch, error) from error
 
@@ -114,7 +114,7 @@ def _unsendable(launch: Launch, error: Exception) -> ConfigError:
 
 def _refusal(value: Any) -> Exception | None:
     try:
-        pack(value, by_value())
+        pack(value, by_value)
         return None
     except Exception as error:
         return error
@@ -146,7 +146,7 @@ class CpuBackend:
         except BaseException:
             self.close()
             raise
-        self.capabilities = _capabilities(self._link.process.pid, cores, threads, pin)
+        self.capabilities = _capabilities(self._link.process.pid, cores, threads)
 
     def _meet(self, began_ns: int) -> None:
         """Take the device's first word. Its stamp lies between two of ours, or the clocks are two."""
@@ -170,7 +170,7 @@ class CpuBackend:
         """
         key = next(_KEYS)
         try:
-            packed = pack(("load", key, build), by_value())
+            packed = pack(("load", key, build), by_value)
         except Exception as error:
             raise ConfigError(f"load: {build!r} cannot be sent to the device process: {error}; make there what it holds") from error
         future = self._link.submit("load", packed)
@@ -209,10 +209,10 @@ def _cores(pin: bool) -> tuple[int, ...]:
     return cores[1:] if pin and len(cores) > 1 else cores
 
 
-def _capabilities(pid: int, cores: tuple[int, ...], threads: int, pin: bool) -> Capabilities:
+def _capabilities(pid: int, cores: tuple[int, ...], threads: int) -> Capabilities:
     allowed = _cores(pin=False)
     pinned = cores != allowed
-    parallel = True if len(allowed) > 1 else "host and device share the only core that this process may use"
+    parallel: Literal[True] | str = True if len(allowed) > 1 else "host and device share the only core that this process may use"
     facts = {"pid": pid, "cores": cores, "threads": threads, "pinned": pinned, "clock": "perf_counter_ns, one for host and device: checked"}
     return Capabilities({"asynchronous": True, "executes": True, "wall_clock": True, "parallel": parallel}, facts)
 

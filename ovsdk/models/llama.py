@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import attrs
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import embedding, rms_norm, silu
@@ -54,7 +55,7 @@ def read_config(folder: Path) -> Config:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} is not a model folder (config.json, *.safetensors): {error}") from error
     rope = raw.get("rope_parameters") or {}
-    raw = {"attention_bias": False, "mlp_bias": False, "rope_theta": 10000.0, "tie_word_embeddings": False, **raw, **rope}
+    raw = {"rope_theta": 10000.0, "tie_word_embeddings": False, **raw, **rope}
     raw.setdefault("num_key_value_heads", raw.get("num_attention_heads"))
     for key, allowed in _REQUIRED.items():
         if raw.get(key, allowed) != allowed:
@@ -116,10 +117,12 @@ def load_llama(folder: str | Path, device: str = "cpu", dtype: str = "float32") 
         refuse("dtype", dtype, DTYPES)
     config = read_config(folder)
     weights: dict[str, Tensor] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        weights.update((name, tensor.to(device, DTYPES[dtype])) for name, tensor in load_file(file).items())
     try:
+        for file in sorted(folder.glob("*.safetensors")):
+            weights.update((name, tensor.to(device, DTYPES[dtype])) for name, tensor in load_file(file).items())
         return Llama(config, weights)
+    except SafetensorError as error:
+        raise ConfigError(f"{folder}: weights cannot be read: {error}; remove the folder and get it again") from error
     except KeyError as missing:
         raise ConfigError(f"{folder}/*.safetensors hold {len(weights)} tensors but no {missing}: not a whole Llama") from missing
 

@@ -85,8 +85,9 @@ def _make(source: Path, cache: Path, folder: Path) -> None:
             say("checking")
             _verify(part)
         part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(part)
+        raise
 
 
 def convert(source: Path, folder: Path, say: Progress) -> None:

@@ -266,7 +266,8 @@ class Kernel:
 
     def run_until(self, time_ns: int) -> None:
         """Run all that ends up to and at `time_ns`, but nothing that begins there: the caller may. The time is then `time_ns`."""
-        self._run(iter(lambda: self._due(time_ns), False))
+        if self._due(time_ns):
+            self._run(iter(lambda: self._due(time_ns), False))
         self.now_ns = max(self.now_ns, time_ns)
 
     def run(self) -> None:
@@ -277,7 +278,7 @@ class Kernel:
 
     def deadlock(self, *others: str) -> Deadlock:
         """The error that says who waits for what; `others` say it for those who are no processes here."""
-        waits = [*others, *(f"{process.name} waits for {_describe(process._waits)}" for process in self._alive)]
+        waits = [*others, *(f"{process.name} waits for {_describe(process._waits)}" for process in self._alive if process._waits)]
         return Deadlock(f"nothing can happen any more at {self.now_ns} ns of virtual time: {'; '.join(waits)}")
 
     def _due(self, time_ns: int) -> bool:

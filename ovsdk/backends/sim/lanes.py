@@ -3,6 +3,7 @@
 The scheduling lane is the caller's, as with threads: its time passes in the clock's `lap` and `wait`, which pump the
 kernel. The execution lane is a process there, so it works meanwhile. A stage body is atomic at its begin and its price
 follows. Handing a step over costs nothing; the finish of an amend, on the execution lane, is part of amend's price.
+Not modelled: the GIL. The lanes never wait for each other, as if all host work let go of it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...driver import LANES, Driver, sooner
-from ...ledger import AMEND, DEVICE, PREPARE
+from ...ledger import AMEND, DEVICE, PREPARE, RETIRE
 from ...stages import Stages
 from ...types import BLOCKED, MOVED, Progress, Span
 from .kernel import BEGIN, Body, Event, sleep, wait
@@ -29,6 +30,7 @@ class LanesDriver(Driver):
 
     def __init__(self, stages: Stages) -> None:
         super().__init__(stages)
+        stages.notes.append("two host lanes, without a GIL between them")
         self._work, self._amended, self._over = Event("work for the execution lane"), False, False
         self.clock.kernel.spawn("execution lane", self._execute(), server=True)
 
@@ -41,7 +43,8 @@ class LanesDriver(Driver):
             self._amend()
         else:
             self.stages.move(stage, self.lane)
-        self._work.set()
+        if stage != RETIRE:
+            self._work.set()
         return MOVED
 
     def shut(self) -> None:
