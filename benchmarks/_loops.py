@@ -80,7 +80,7 @@ def two_threads(scheduler: Any, executor: Any, stream: Any) -> None:
             inputs.put((step, batch))
             if step + 1 >= DEPTH:
                 retire()
-        for _ in range(DEPTH - 1):
+        for _ in range(min(step, DEPTH - 1)):
             retire()
 
 

@@ -24,6 +24,10 @@ class Sleeper:
         while time.perf_counter_ns() < until_ns:
             pass
 
+    def rest(self, duration_ns: int) -> None:
+        """Sleep that long, and some 80 us more, without the GIL until the end: for a device that shares it with the host."""
+        time.sleep(duration_ns / 1e9)
+
     def take(self, *inputs: Any) -> None:
         """Nothing, with inputs that have come."""
 
@@ -38,10 +42,14 @@ class Torch:
         self.threads, self.device = threads, device
 
 
-def answer_begins(connection: Any, cores: tuple[int, ...]) -> None:
-    """At the other end of a `multiprocessing.Pipe`: answer each message with the ns at which it had come; None ends it."""
+def serve(connection: Any, cores: tuple[int, ...]) -> None:
+    """Be the device at the other end of a `multiprocessing.Pipe`: answer each call with its begin and end in ns; None ends it."""
     if cores:
         os.sched_setaffinity(0, cores)
-    connection.send(0)
-    while connection.recv() is not None:
-        connection.send(time.perf_counter_ns())
+    device = Sleeper("cpu")
+    connection.send("ready")
+    while (call := connection.recv()) is not None:
+        name, inputs = call
+        begin_ns = time.perf_counter_ns()
+        getattr(device, name)(*inputs)
+        connection.send((begin_ns, time.perf_counter_ns()))

@@ -2,6 +2,9 @@
 
 The host's work is a fixed amount of pure Python, divided as an engine's: planning and preparing 40 % each, retiring 20 %.
 The switch interval is the interpreter's. D and S are what was measured in these runs, not what was asked for.
+
+The device is the `cpu` backend, a process. Two others show what of a gap is the machine's: a process behind a plain Pipe, and
+a thread, whose core the host's work keeps warm, and which therefore sleeps to the end and needs no other to look at the clock.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from typing import Any, NamedTuple
 
 import _loops
 from _on_device import Sleeper
+from _pipe_device import pipe_device
 from _table import Row, alternate, median, tail
-from _trial import Ideal, Recording, Trial, from_report, ideal, ideal_rows, step_rows
+from _trial import Recording, Trial, from_report, ideal, ideal_rows, step_rows
 
 import ovsdk
 from ovsdk import CLOSED, Answer, Ask, Launch, Method
@@ -23,9 +27,11 @@ DEVICE_MS = 4.0
 HOST_MS = (1.0, 3.5)
 SHARE = {"plan": 0.4, "prepare": 0.4, "retire": 0.2}
 DRIVERS = ("inline", "threads")
+OTHER_DEVICES = ("direct 12-line loop, process behind a Pipe", "inline, thread that sleeps")
 STEP_TARGET = 1.05
 GAP_TARGET_US = (35.0, 170.0)
-"""Median and 99th percentile where S < D: what vLLM's own loop leaves idle on such a device."""
+"""Median and 99th percentile where S < D: what vLLM's own loop leaves idle on a device that sleeps."""
+NO_TARGETS = (None, None)
 QUOTED = (
     Row("vLLM 0.32, quoted: device gap, lowest median", 7.0, "us"),
     Row("vLLM 0.32, quoted: device gap, highest median", 35.0, "us"),
@@ -92,28 +98,51 @@ class Busy:
         compute(self.turns["retire"])
 
 
-def driven(make: Callable[[], Busy], device: Any, warm: int, driver: str, depth: int) -> Trial:
+class Case(NamedTuple):
+    """What the runs of a comparison have in common."""
+
+    steps: int
+    warm: int
+    turns: float
+
+    def busy(self, work: Method) -> Busy:
+        """The work of one run."""
+        return Busy(self.steps, self.turns, work, int(DEVICE_MS * 1e6))
+
+
+def driven(case: Case, device: Any, work: Method, driver: str, depth: int) -> Trial:
     """One run of ovsdk's."""
-    busy = make()
-    return from_report(ovsdk.run(busy, busy, device, driver=driver, depth=depth), warm)
+    busy = case.busy(work)
+    return from_report(ovsdk.run(busy, busy, device, driver=driver, depth=depth), case.warm)
 
 
-def looped(make: Callable[[], Busy], device: Any, warm: int, loop: _loops.Loop) -> Trial:
+def looped(case: Case, device: Any, work: Method, loop: _loops.Loop) -> Trial:
     """One run of a loop written by hand."""
-    busy, stream = make(), Recording(device.stream())
+    busy, stream = case.busy(work), Recording(device.stream())
     loop(busy, busy, stream)
-    return stream.trial(warm)
+    return stream.trial(case.warm)
 
 
-def variants(make: Callable[[], Busy], device: Any, warm: int) -> dict[str, Callable[[], Trial]]:
+class Devices(NamedTuple):
+    """Each with what a launch calls there."""
+
+    cpu: tuple[Any, Method]
+    pipe: tuple[Any, Method]
+    thread: tuple[Any, Method]
+
+
+def variants(case: Case, devices: Devices) -> dict[str, Callable[[], Trial]]:
     """All that is compared, by name."""
-    run, loop = partial(driven, make, device, warm), partial(looped, make, device, warm)
+    run, loop = partial(driven, case, *devices.cpu), partial(looped, case, *devices.cpu)
+    pipe, thread = OTHER_DEVICES
     return {
         "serial (depth 1)": lambda: run("inline", 1),
         "two threads, queue.Queue, launch late": lambda: loop(_loops.launch_late),
         "two threads, queue.Queue, launch ahead": lambda: loop(_loops.two_threads),
         "direct 12-line loop": lambda: loop(_loops.direct),
         **{driver: partial(run, driver, 2) for driver in DRIVERS},
+        pipe: lambda: looped(case, *devices.pipe, _loops.direct),
+        thread: lambda: driven(case, *devices.thread, "inline", 2),
     }
 
 
@@ -123,14 +152,14 @@ def rows(case: str, trials: Mapping[str, list[Trial]]) -> Iterator[Row]:
     yield from ideal_rows(case, best)
     for name, runs in trials.items():
         yield from step_rows(f"{case}, {name}", runs, best, STEP_TARGET if name in DRIVERS else None)
-    for driver in DRIVERS:
-        yield from gap_rows(f"{case}, {driver}", trials[driver], best)
+    targets = GAP_TARGET_US if best.host_ns < best.device_ns else NO_TARGETS
+    for name in (*DRIVERS, *OTHER_DEVICES):
+        yield from gap_rows(f"{case}, {name}", trials[name], targets if name in DRIVERS else NO_TARGETS)
 
 
-def gap_rows(name: str, runs: list[Trial], best: Ideal) -> Iterator[Row]:
-    """How long the device idled between two launches; no target where the host was the slower one."""
+def gap_rows(name: str, runs: list[Trial], targets: tuple[float | None, float | None]) -> Iterator[Row]:
+    """How long the device idled between two launches."""
     gaps_us = [gap / 1e3 for run in runs for gap in run.gaps_ns]
-    targets = GAP_TARGET_US if best.host_ns < best.device_ns else (None, None)
     yield median(f"{name}: device gap", gaps_us, "us", targets[0])
     yield tail(f"{name}: device gap", gaps_us, "us", targets[1])
 
@@ -140,10 +169,10 @@ def measure(quick: bool) -> Iterator[Row | str]:
     rounds, steps, warm = EFFORT[quick]
     speed = turns_per_ms()
     yield f"{rounds} alternating runs of {steps} steps each, after one of each that is dropped, each without its first {warm} steps"
-    with ovsdk.open_backend("cpu") as device:
-        work = device.load(Sleeper).work
+    with ovsdk.open_backend("cpu") as cpu, ovsdk.open_backend("thread") as thread, pipe_device(cpu.capabilities.facts["cores"]) as pipe:
+        devices = Devices((cpu, cpu.load(Sleeper).work), (pipe, pipe.load(Sleeper).work), (thread, thread.load(Sleeper).rest))
         for host_ms in HOST_MS:
-            make = partial(Busy, steps, host_ms * speed, work, int(DEVICE_MS * 1e6))
-            yield from rows(f"D {DEVICE_MS:g}, S {host_ms:g}", alternate(variants(make, device, warm), rounds))
+            case = Case(steps, warm, host_ms * speed)
+            yield from rows(f"D {DEVICE_MS:g}, S {host_ms:g}", alternate(variants(case, devices), rounds))
     yield "vLLM's rows are quoted, not measured here: its asynchronous scheduler on a device thread that sleeps"
     yield from QUOTED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,9 +38,12 @@ def dearer(tmp_path, stage, ms):
     from importlib.resources import files
 
     text = (files("ovsdk") / "profiles" / f"{PROFILE}.toml").read_text()
-    lines = [
-        f"{stage}_us = {int(float(line.split('=')[1].split('#')[0]) + ms * 1000)}" if line.startswith(f"{stage}_us") else line for line in text.splitlines()
-    ]
+
+    def changed(line):
+        price = float(line.split("=")[1].split("#")[0])
+        return f"{stage}_us = {price + ms * 1000}"
+
+    lines = [changed(line) if line.startswith(f"{stage}_us") else line for line in text.splitlines()]
     path = tmp_path / f"{stage}{ms}.toml"
     path.write_text("\n".join(lines))
     return str(path)
@@ -115,8 +119,6 @@ def test_backends_and_hooks(capsys):
 def test_misuse_exits_with_2_and_says_what_is_allowed(capsys, args, says):
     code, _, err = ovsdk(capsys, *args)
     assert code == 2
-    import re
-
     assert re.search(says, err)
 
 
@@ -196,7 +198,9 @@ needs_model = pytest.mark.skipif(
 def test_the_demos_json_has_identical_tokens_and_both_throughputs(tmp_path):
     out = tmp_path / "out"
     args = ["demo", "--json", "--max-tokens", "10", "--repeats", "1", "--out", str(out)]
-    done = subprocess.run([sys.executable, "-m", "ovsdk", *args], capture_output=True, text=True, check=False, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    done = subprocess.run(
+        [sys.executable, "-m", "ovsdk", *args], capture_output=True, text=True, check=False, env=os.environ | {"HF_HUB_OFFLINE": "1"}
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["tokens_identical"] is True

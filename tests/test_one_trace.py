@@ -89,7 +89,7 @@ def test_a_log_recorded_under_threads_replays_to_one_trace_everywhere(recorded, 
     with open_backend(name, **options) as backend:
         report = run(scheduler, Hasher(), backend, depth=3, driver=driver, replay=path)
     assert scheduler.trace == trace
-    assert report.notes == ()
+    assert not [note for note in report.notes if "differs" in note]
 
 
 class Abandon:

@@ -16,12 +16,13 @@ from ovsdk import (
     PluginConflict,
     PluginError,
     hookimpl,
+    hookspecs,
     make,
     open_backend,
     plugin_manager,
+    plugins,
     run,
 )
-from ovsdk import hookspecs, plugins
 from ovsdk.backends.thread import ThreadBackend
 
 from .toys import Count, Echo, Failing
@@ -190,7 +191,7 @@ def test_hook_ovsdk_observers_see_spans_and_change_no_decision():
         run(plain, Echo(), backend)
     with open_backend("thread", plugins=[watch]) as backend:
         run(watched, Echo(), backend, spans=False)
-    assert {"plan", "prepare", "launch", "retire", "echo"} <= set(c for c in watch.calls if isinstance(c, str))
+    assert {"plan", "prepare", "launch", "retire", "echo"} <= {c for c in watch.calls if isinstance(c, str)}
     assert watched.trace == plain.trace
 
 
@@ -200,7 +201,7 @@ def test_an_observer_that_raises_stops_the_run_and_is_named():
         def ovsdk_observers(self):
             return [broken]
 
-    with open_backend("thread", plugins=[Plugin()]) as backend, pytest.raises(HookFailed, match="observer .*broken.* raised ValueError"):
+    with open_backend("thread", plugins=[Plugin()]) as backend, pytest.raises(HookFailed, match=r"observer .*broken.* raised ValueError"):
         run(Count(2), Echo(), backend)
 
 
@@ -226,7 +227,7 @@ def test_an_unknown_answer_to_step_failed_is_refused():
         def ovsdk_step_failed(self):
             return "abort"
 
-    with open_backend("thread", plugins=[Plugin()]) as backend, pytest.raises(ConfigError, match="'abort'.*allowed: abandon, stop"):
+    with open_backend("thread", plugins=[Plugin()]) as backend, pytest.raises(ConfigError, match=r"'abort'.*allowed: abandon, stop"):
         run(Failing(2), Echo(broken), backend)
 
 
@@ -377,7 +378,7 @@ def test_unknown_backends_and_options_say_what_is_known():
 
 def test_built_ins_come_in_by_the_plugin_door():
     manager = plugin_manager()
-    assert [name for name, _ in manager.list_name_plugin()][0] == "builtin"
+    assert next(name for name, _ in manager.list_name_plugin()) == "builtin"
     assert set(manager.probe()) >= {"cpu", "thread", "sim"}
 
 

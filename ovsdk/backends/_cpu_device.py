@@ -32,16 +32,16 @@ Failure = tuple[bytes | None, str, str]
 
 
 class Device:
-    """Objects that live here, and what may be asked of them. `threads` is torch's thread count."""
+    """Objects that live here, and what may be asked of them through `channel`. `threads` is torch's thread count."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, channel: Channel, threads: int) -> None:
+        self._channel, self._threads = channel, threads
         self._dumps: Dumps = pickle.dumps
         self._residents: dict[int, Any] = {}
         self._asked: dict[str, Callable[..., Any]] = {"call": _call, "method": self._method, "load": self._load}
 
-    def answer(self, frame: Frame) -> tuple[Packed, int, int]:
-        """Do what a message asks and return the packed answer, begin and end. Raises nothing."""
+    def answer(self, frame: Frame) -> bytes:
+        """Do what a message asks and return the frame that answers it. Raises nothing."""
         begin = time.perf_counter_ns()
         try:
             asked, *given = frame.value()
@@ -50,9 +50,9 @@ class Device:
             begin = time.perf_counter_ns()
             value = self._asked[asked](*given)
             end = time.perf_counter_ns()
-            return _pack_value(value, self._dumps), begin, end
+            return self._channel.frame(_pack_value(value, self._dumps), begin, end)
         except BaseException as error:  # SystemExit too: the process is the host's to end
-            return pack((False, _failure(error)), pickle.dumps), begin, time.perf_counter_ns()
+            return self._channel.frame(pack((False, _failure(error)), pickle.dumps), begin, time.perf_counter_ns())
 
     def _method(self, key: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return getattr(self._residents[key], name)(*args, **kwargs)
@@ -137,20 +137,11 @@ def _watch(fd: int, parent: int) -> None:
     os._exit(0)
 
 
-def _send(channel: Channel, packed: Packed, begin: int, end: int) -> None:
-    try:
-        channel.send(packed, begin, end)
-    except ConnectionError:
-        raise
-    except OSError as error:  # no shared memory for the result
-        channel.send(pack((False, _failure(MemoryError(str(error)))), pickle.dumps), begin, end)
-
-
 def serve(channel: Channel, device: Device) -> None:
     """Answer messages until the other end has gone. Raises ConnectionError if it goes during an answer."""
     while (frame := channel.next()) is not None:
-        _send(channel, *device.answer(frame))
-        del frame
+        channel.send(device.answer(frame))
+        del frame  # or its inputs would live until the next launch
 
 
 def main(sock: int, incoming: int, outgoing: int, parent: int, cores: Iterable[int], threads: int) -> None:
@@ -158,15 +149,15 @@ def main(sock: int, incoming: int, outgoing: int, parent: int, cores: Iterable[i
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for fd in (sock, incoming, outgoing):
         os.set_inheritable(fd, False)
-    if cores:
+    if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
     channel = Channel(socket.socket(fileno=sock), Arena(outgoing), Arena(incoming))
     os.register_at_fork(after_in_child=channel.close)  # a fork of the device must not keep the connection alive
     _thread.start_new_thread(_watch, (sock, parent))
     now = time.perf_counter_ns()
     try:
-        channel.send(pack((True, None), pickle.dumps), now, now)
-        serve(channel, Device(threads))
+        channel.send(channel.frame(pack((True, None), pickle.dumps), now, now))
+        serve(channel, Device(channel, threads))
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:

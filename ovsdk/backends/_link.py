@@ -100,10 +100,10 @@ class RemoteTraceback(Exception):
 class CpuFuture:
     """Handle of one launch on a device process. `kind` names it; `span_ns` is (begin, end) there, None while not done."""
 
-    __slots__ = ("_frame", "_link", "_outcome", "kind", "span_ns")
+    __slots__ = ("_frame", "_outcome", "kind", "link", "span_ns")
 
     def __init__(self, link: Link, kind: str) -> None:
-        self._link, self.kind = link, kind
+        self.link, self.kind = link, kind
         self.span_ns: tuple[int, int] | None = None
         self._frame: Frame | None = None
         self._outcome: tuple[bool, Any] | None = None
@@ -125,7 +125,7 @@ class CpuFuture:
     def done(self) -> bool:
         """See `Future.done`. Reads what has come, never waits."""
         if not self.settled:
-            self._link.pump()
+            self.link.pump()
         return self.settled
 
     def result(self) -> Any:
@@ -135,7 +135,7 @@ class CpuFuture:
         DeviceLost. DeviceTimeout: the device answered nothing for `timeout_s`; ask again to wait longer.
         """
         if not self.settled:
-            self._link.await_answer(self, self._link.timeout_s)
+            self.link.await_answer(self, self.link.timeout_s)
         ok, value = self._open()
         if ok:
             return value
@@ -148,7 +148,7 @@ class CpuFuture:
         return None if ok else value
 
     def _open(self) -> tuple[bool, Any]:
-        with self._link.opening:
+        with self.link.opening:
             if self._outcome is None:
                 assert self._frame is not None
                 self._outcome, self._frame = _outcome(self.kind, self._frame), None
@@ -212,43 +212,48 @@ class Link:
     def submit(self, kind: str, packed: Packed) -> CpuFuture:
         """Send a message and return at once. Raises DeviceLost, and DeviceMemoryExhausted for want of shared memory."""
         future = CpuFuture(self, kind)
-        with self._tx:
-            if self.lost:
-                raise DeviceLost(self.lost)
-            self._in_flight.append(future)
-            try:
-                self._channel.send(packed)
-                return future
-            except ConnectionError:
-                pass
-            except OSError as error:
-                self._in_flight.pop()
-                raise DeviceMemoryExhausted(f"launch {kind!r}: no shared memory for its inputs: {error}") from error
-        self.pump()
-        raise DeviceLost(self.lost)
+        try:
+            with self._tx:
+                if self.lost:
+                    raise DeviceLost(self.lost)
+                frame = self._channel.frame(packed)
+                self._in_flight.append(future)
+                self._channel.send(frame)
+            return future
+        except MemoryError as error:
+            raise DeviceMemoryExhausted(f"launch {kind!r} cannot send its inputs: {error}") from error
+        except ConnectionError:
+            self.pump()
+            raise DeviceLost(self.lost) from None
 
     def pump(self, mine: FdSignal | None = None) -> None:
         """Read what has come and hand it out, without waiting. Other sleepers than `mine` are woken."""
         with self._rx:
+            if self.lost:
+                return
             before = self.answered
-            got = 0 if self.lost else self._channel.fill()
-            while got > 0:
-                self._hand_out()
-                got = self._channel.fill() if got == CHUNK else 0
-            if got < 0:
+            if self._read() < 0:
                 self._lose(_epitaph(self.process))
-            if self._channel.backlog and not self.lost:
+            elif self._channel.backlog:
                 self._flush()
             if self.answered == before and not self.lost:
                 return
+        self._wake(mine)
+
+    def _wake(self, mine: FdSignal | None) -> None:
         for sleeper in tuple(self._sleepers):
             if sleeper is not mine:
                 sleeper.set()
 
-    def _hand_out(self) -> None:
-        while (frame := self._channel.take()) is not None:
-            self._in_flight.popleft().arrive(frame)
-            self.answered += 1
+    def _read(self) -> int:
+        """Hand out all that has come. As `Channel.fill`: 0, or -1 if the device has gone."""
+        while (got := self._channel.fill()) > 0:
+            while (frame := self._channel.take()) is not None:
+                self._in_flight.popleft().arrive(frame)
+                self.answered += 1
+            if got < CHUNK:
+                return 0
+        return got
 
     def _flush(self) -> None:
         with self._tx, contextlib.suppress(ConnectionError):  # reading will find the end, behind the last answers
@@ -276,11 +281,13 @@ class Link:
         if signal is not None and not isinstance(signal, FdSignal):
             raise ConfigError(f"a signal for this wait has to come from this backend's clock.signal(); got {signal!r}")
         with self._sleeper() as mine:
-            patience = _patience(futures, mine)
+            own = [f for f in futures if isinstance(f, CpuFuture) and f.link is self]
+            foreign = [f for f in futures if f not in own]
+            patience = _patience(foreign, mine)
             while True:
                 self.pump(mine)
-                now_ns = time.perf_counter_ns()
-                if (futures and all(map(_is_done, futures))) or (deadline_ns is not None and now_ns >= deadline_ns):
+                now_ns, done = time.perf_counter_ns(), all(f.settled for f in own) and all(f.done() for f in foreign)
+                if (futures and done) or (deadline_ns is not None and now_ns >= deadline_ns):
                     return now_ns
                 left_ns = next(patience) if deadline_ns is None else min(next(patience), deadline_ns - now_ns)
                 if self._sleep(mine, signal, left_ns):
@@ -302,9 +309,16 @@ class Link:
         ready = [fd for fd, _ in poll.poll(-(-left_ns // 1_000_000))]
         if mine.fd in ready:
             mine.clear()
-        if not ready and not self.lost and self.process.poll() is not None:
-            self.end(_epitaph(self.process))
+        if not ready and self.process.poll() is not None:
+            self._bury()
         return signal is not None and signal.fd in ready
+
+    def _bury(self) -> None:
+        """The process is dead, though somebody holds its end of the connection: its last answers are the last."""
+        self.pump()
+        with self._rx:
+            self._lose(_epitaph(self.process))
+        self._wake(None)
 
     @contextlib.contextmanager
     def _sleeper(self) -> Iterator[FdSignal]:
@@ -325,22 +339,19 @@ class Link:
         with self._rx:
             self._lose(why)
             self._end()
-        for sleeper in tuple(self._sleepers):
-            sleeper.set()
+        self._wake(None)
+        while self._spare:
+            self._spare.pop().close()
 
 
-def _is_done(future: Future) -> bool:
-    return future.settled if isinstance(future, CpuFuture) else future.done()
-
-
-def _patience(futures: Sequence[Future], mine: FdSignal) -> Iterator[int]:
+def _patience(foreign: Sequence[Future], mine: FdSignal) -> Iterator[int]:
     """How long each sleep may last. Foreign futures that can call back wake `mine`, others are looked at."""
     pause_ns = longest_ns = SLICE_NS
-    for future in futures:
+    for future in foreign:
         call_back = getattr(future, "add_done_callback", None)
         if call_back is not None:
             call_back(lambda _: mine.set())
-        elif not isinstance(future, CpuFuture):
+        else:
             pause_ns, longest_ns = PAUSE_NS
     while True:
         yield pause_ns

@@ -43,11 +43,8 @@ _NOW = socket.MSG_DONTWAIT
 _QUIET = _NOW | getattr(socket, "MSG_NOSIGNAL", 0)  # a host that restored SIGPIPE must not die of a dead device
 
 
-class Packed(NamedTuple):
-    """A pickled value: `buffers` are the out-of-band parts, still the sender's memory."""
-
-    body: bytes
-    buffers: list[memoryview]
+Packed = tuple[bytes, list[memoryview]]
+"""A pickled value and its out-of-band buffers, which are still the sender's memory."""
 
 
 class Frame(NamedTuple):
@@ -131,7 +128,7 @@ def pack(value: Any, dumps: Dumps) -> Packed:
         buffers.append(view)
         return False
 
-    return Packed(dumps(value, protocol=PROTOCOL, buffer_callback=in_band), buffers)
+    return dumps(value, protocol=PROTOCOL, buffer_callback=in_band), buffers
 
 
 def nameless_file() -> int:
@@ -162,7 +159,7 @@ class Arena:
         self._fence = threading.Lock()
 
     def put(self, parts: Sequence[bytes | memoryview]) -> int:
-        """Copy `parts` into a free segment and return where it is. Raises OSError if there is no memory."""
+        """Copy `parts` into a free segment and return where it is. Raises MemoryError if the file cannot grow."""
         at, memory = self._claim(ALIGN + sum(_room(len(part)) for part in parts))
         memory[at] = _BUSY
         at_part = at + ALIGN
@@ -197,17 +194,24 @@ class Arena:
         return cut[-1], memory
 
     def _reach(self, end: int) -> mmap.mmap:
-        """The file, mapped at least up to `end`; only the writer ever finds it too short and makes it longer."""
+        """The file, mapped at least up to `end`."""
         if self._map is None or end > self._size:
-            size = os.fstat(self._fd).st_size
-            if size < end or not size:
-                size = max(end, 2 * size, 1 << 20)
-                os.ftruncate(self._fd, size)
-            fresh = mmap.mmap(self._fd, size)
+            try:
+                fresh = self._remap(end)
+            except OSError as error:
+                raise MemoryError(f"no shared memory for {end} bytes: {error}") from error
             if self._map is not None:
                 self._map.close()
-            self._map, self._size = fresh, size
+            self._map, self._size = fresh, len(fresh)
         return self._map
+
+    def _remap(self, end: int) -> mmap.mmap:
+        """The whole file, mapped. Only the writer ever finds it too short, and makes it longer."""
+        size = os.fstat(self._fd).st_size
+        if size < max(end, 1):
+            size = max(end, 2 * size, 1 << 20)
+            os.ftruncate(self._fd, size)
+        return mmap.mmap(self._fd, size)
 
     def close(self) -> None:
         if self._map is not None:
@@ -230,16 +234,18 @@ class Channel:
     def fileno(self) -> int:
         return self._sock.fileno()
 
-    def send(self, packed: Packed, first: int = 0, second: int = 0) -> None:
-        """Send a message and return at once. Raises ConnectionError if the other end has gone, OSError for lack of memory."""
+    def frame(self, packed: Packed, first: int = 0, second: int = 0) -> bytes:
+        """The bytes that carry a message, to be sent next. What is large is in shared memory then: MemoryError if it has no room."""
         body, buffers = packed
         if not buffers and len(body) < INLINE:
-            frame = _HEAD.pack(len(body), 0, 0, first, second) + body
-        else:
-            parts: list[bytes | memoryview] = [body, *buffers]
-            at = self._outgoing.put(parts)
-            sizes = struct.pack(f"<{len(parts)}Q", *map(len, parts))
-            frame = _HEAD.pack(len(sizes), len(parts), at, first, second) + sizes
+            return _HEAD.pack(len(body), 0, 0, first, second) + body
+        parts: list[bytes | memoryview] = [body, *buffers]
+        at = self._outgoing.put(parts)
+        sizes = struct.pack(f"<{len(parts)}Q", *map(len, parts))
+        return _HEAD.pack(len(sizes), len(parts), at, first, second) + sizes
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame and return at once. Raises ConnectionError if the other end has gone."""
         if self._outbox:
             self._outbox += frame
             self.flush()

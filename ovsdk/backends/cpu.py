@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from ..errors import ConfigError, DeviceError
+from ..errors import ConfigError, DeviceError, DeviceLost
 from ..interfaces import Future, Signal
 from ..types import Capabilities, Launch, Method, Resident, bind
 from ._link import CpuFuture, FdSignal, Link
@@ -152,8 +152,8 @@ class CpuBackend:
         """Take the device's first word. Its stamp lies between two of ours, or the clocks are two."""
         hello = self._link.expect("start")
         self._link.await_answer(hello, START_S)
-        hello.result()
-        assert hello.span_ns is not None
+        if hello.span_ns is None:
+            raise DeviceLost(f"the device process did not start, see its error output: {hello.error}")
         if not began_ns <= hello.span_ns[0] <= time.perf_counter_ns():
             raise DeviceError(
                 "the clocks of host and device process differ, so no timeline would be true; use another backend on this system"

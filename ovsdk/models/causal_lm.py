@@ -47,11 +47,13 @@ class CausalLM:
         if slots < 1 or max_len < 1:
             raise ConfigError(f"slots and max_len must be at least 1, got {slots!r} and {max_len!r}")
         self.slots, self.max_len = slots, max_len
+        self._home: Backend | None = None
         self.build = partial(_build, str(folder), slots, max_len, dtype)
 
     def open(self, backend: Backend) -> None:
-        """Load the weights onto the device. Raises ConfigError if there is no such model."""
-        self.model = backend.load(self.build)
+        """Load the weights onto the device, once a backend. Raises ConfigError if there is no such model."""
+        if self._home is not backend:
+            self.model, self._home = backend.load(self.build), backend
 
     def prepare(self, step: int, batch: Batch) -> tuple[Launch, ...]:
         """Build the input arrays. Raises ConfigError for a row beyond `slots` or `max_len`."""

@@ -31,13 +31,21 @@ def _at_least(least: float) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
     return check
 
 
+def _tokens(tokens: Iterable[int]) -> tuple[int, ...]:
+    return tuple(tokens)
+
+
+def _strings(strings: Iterable[str]) -> tuple[str, ...]:
+    return tuple(strings)
+
+
 @attrs.frozen(kw_only=True)
 class Request:
     """What a user asks for. Raises ConfigError for a value out of range."""
 
     id: Hashable = attrs.field(kw_only=False)
     """Unique in a run."""
-    prompt: tuple[int, ...] = attrs.field(kw_only=False, converter=tuple)
+    prompt: tuple[int, ...] = attrs.field(kw_only=False, converter=_tokens)
     """Token ids, at least one."""
     max_tokens: int = attrs.field(default=64, validator=_at_least(1))
     """Most new tokens, the end-of-sequence token included."""
@@ -49,7 +57,7 @@ class Request:
     """Sample among the fewest tokens that have this probability together; 1 means all."""
     seed: int = 0
     """With the position, all that the noise of sampling depends on."""
-    stop: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    stop: tuple[str, ...] = attrs.field(default=(), converter=_strings)
     """Strings that end the answer; they are not part of its text."""
     ignore_eos: bool = False
 
