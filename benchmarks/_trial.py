@@ -1,13 +1,13 @@
 """What one run showed, from stamps of the device and of the host.
 
 A step is timed on the device, from begin to begin: there it has no edges, and cannot be shorter than the launch in it.
-The ideal of overlap is max(D, S), with D and S the fastest device and host time a step that any of the compared runs had.
+The ideal of overlap is max(D, S). D is the device's mean time a step, in the run where it was least: no run is faster than its
+own. S is the host's time in the fastest step of all runs: the work is the same, but other programs slow some runs down.
 """
 
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,23 +15,26 @@ from _table import Impossible, Row, median, refuse_faster
 
 from ovsdk import Report, Stream
 from ovsdk.interfaces import Future
+from ovsdk.timeline import Timeline
 from ovsdk.types import Launch
 
 STAGES = ("plan", "prepare", "launch", "retire")
 
 
 class Trial(NamedTuple):
-    """Means a step, in ns, without the steps that warm up."""
+    """One run, in ns, without the steps that warm up."""
 
     step_ns: float
+    """Mean from begin to begin."""
     device_ns: float
+    """Mean of a launch."""
     gaps_ns: tuple[int, ...]
     """Between a launch's end and the next one's begin."""
-    host_ns: float | None = None
-    """Time in host stages; None if it was not measured, or in two threads, which count each other's turn at the GIL."""
+    host_ns: tuple[int, ...] = ()
+    """Time in host stages, of each step; empty if not measured, or in two threads, which count each other's turn at the GIL."""
 
 
-def from_spans(spans: Iterable[tuple[int, int]], host_ns: float | None = None) -> Trial:
+def from_spans(spans: Iterable[tuple[int, int]], host_ns: Iterable[int] = ()) -> Trial:
     """The trial of a device that did these launches (begin and end in ns), one a step. Raises Impossible if two ran at once."""
     ordered = sorted(spans)
     pairs = list(itertools.pairwise(ordered))
@@ -39,7 +42,7 @@ def from_spans(spans: Iterable[tuple[int, int]], host_ns: float | None = None) -
     if min(gaps) < 0:
         raise Impossible(f"a device that does one launch at a time did two at once, for {-min(gaps)} ns")
     step_ns = (ordered[-1][0] - ordered[0][0]) / len(pairs)
-    return Trial(step_ns, sum(before[1] - before[0] for before, _ in pairs) / len(pairs), gaps, host_ns)
+    return Trial(step_ns, sum(before[1] - before[0] for before, _ in pairs) / len(pairs), gaps, tuple(host_ns))
 
 
 def from_report(report: Report, warm: int) -> Trial:
@@ -47,13 +50,12 @@ def from_report(report: Report, warm: int) -> Trial:
     line = report.timeline
     assert line is not None
     spans = [(span.begin_ns, span.end_ns) for span in line.launched if span.step >= warm]
-    return from_spans(spans, _host_ns(report, warm) if report.driver == "inline" else None)
+    return from_spans(spans, _host_ns(line, warm) if report.driver == "inline" else ())
 
 
-def _host_ns(report: Report, warm: int) -> float:
-    assert report.timeline is not None
-    steps = [stages for step, stages in report.timeline.stages.items() if step >= warm]
-    return statistics.fmean(sum(stages[name].end_ns - stages[name].begin_ns for name in STAGES) for stages in steps)
+def _host_ns(line: Timeline, warm: int) -> list[int]:
+    steps = (stages for step, stages in line.stages.items() if step >= warm)
+    return [sum(stages[name].end_ns - stages[name].begin_ns for name in STAGES) for stages in steps]
 
 
 class Recording:
@@ -74,7 +76,7 @@ class Recording:
 
 
 class Ideal(NamedTuple):
-    """Fastest device and host time a step, in ns."""
+    """D and S, in ns."""
 
     device_ns: float
     host_ns: float
@@ -87,12 +89,12 @@ class Ideal(NamedTuple):
 
 def ideal(trials: Sequence[Trial]) -> Ideal:
     """Of runs that did the same work."""
-    return Ideal(min(t.device_ns for t in trials), min(t.host_ns for t in trials if t.host_ns is not None))
+    return Ideal(min(trial.device_ns for trial in trials), min(ns for trial in trials for ns in trial.host_ns))
 
 
 def ideal_rows(name: str, best: Ideal) -> list[Row]:
     """What no loop can beat, and why."""
-    times = {"device time D, fastest": best.device_ns, "host time S, fastest": best.host_ns, "ideal step, max(D, S)": best.step_ns}
+    times = {"D, fastest run": best.device_ns, "S, fastest step": best.host_ns, "ideal step, max(D, S)": best.step_ns}
     return [Row(f"{name}: {what}", ns / 1e6, "ms") for what, ns in times.items()]
 
 

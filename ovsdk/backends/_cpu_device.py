@@ -27,6 +27,9 @@ from ._wire import PROTOCOL, Arena, Channel, Dumps, Frame, Packed, by_value, pac
 GRACE_S = 0.2
 """How long the main thread has to flush and leave by itself after the host has gone."""
 
+HELLO = 0
+"""Number of the answer that a device gives unasked when it is ready; messages are numbered from the next one."""
+
 Failure = tuple[bytes | None, str, str]
 """The pickled exception, or None if it cannot travel; what to say then, after the launch's name; the traceback's text."""
 
@@ -50,9 +53,9 @@ class Device:
             begin = time.perf_counter_ns()
             value = self._asked[asked](*given)
             end = time.perf_counter_ns()
-            return self._channel.frame(_pack_value(value, self._dumps), begin, end)
+            return self._channel.frame(_pack_value(value, self._dumps), frame.number, begin, end)
         except BaseException as error:  # SystemExit too: the process is the host's to end
-            return self._channel.frame(pack((False, _failure(error)), pickle.dumps), begin, time.perf_counter_ns())
+            return self._channel.frame(pack((False, _failure(error)), pickle.dumps), frame.number, begin, time.perf_counter_ns())
 
     def _method(self, key: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return getattr(self._residents[key], name)(*args, **kwargs)
@@ -156,7 +159,7 @@ def main(sock: int, incoming: int, outgoing: int, parent: int, cores: Iterable[i
     _thread.start_new_thread(_watch, (sock, parent))
     now = time.perf_counter_ns()
     try:
-        channel.send(channel.frame(pack((True, None), pickle.dumps), now, now))
+        channel.send(channel.frame(pack((True, None), pickle.dumps), HELLO, now, now))
         serve(channel, Device(channel, threads))
         sys.stdout.flush()
         sys.stderr.flush()

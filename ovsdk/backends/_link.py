@@ -1,6 +1,6 @@
 """The host's end of a device process: launches out, answers in, and one place to sleep until something comes.
 
-    answer n belongs to launch n      the device works in order, so the oldest launch in flight is the one answered
+    answer n belongs to launch n      the device works in order; a number that is passed over was never sent
     who reads wakes the others        any waiting thread may read any answer; it then wakes every other sleeper
     no thread of its own              what has come is read by whoever asks or waits, unpickled by whoever wants it
     a lost device fails all           every launch in flight, at once, and every later one
@@ -23,9 +23,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..errors import ConfigError, DeviceError, DeviceLost, DeviceMemoryExhausted, DeviceTimeout
+from ..errors import BackendProtocolError, ConfigError, DeviceError, DeviceLost, DeviceMemoryExhausted, DeviceTimeout
 from ..interfaces import Future, Signal
-from ._cpu_device import Failure
+from ._cpu_device import HELLO, Failure
+from ._fd_signal import FdSignal
 from ._wire import CHUNK, Channel, Frame, Packed
 
 SLICE_NS = 500_000_000
@@ -34,56 +35,6 @@ PAUSE_NS = (50_000, 1_000_000)
 """First and longest pause between two looks at a foreign future that cannot call back."""
 CLOSE_S = 1.0
 """How long a device may take to leave before it is killed."""
-
-
-class FdSignal:
-    """A `Signal` that is a file descriptor: level-triggered, safe in any thread and in a signal handler.
-
-    The kernel holds the flag, so no lock does. After `close` it does nothing and reads as set, so nobody waits for it.
-    """
-
-    __slots__ = ("__weakref__", "_closer", "_write_fd", "fd")
-
-    def __init__(self) -> None:
-        if hasattr(os, "eventfd"):
-            self.fd = self._write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        else:
-            self.fd, self._write_fd = os.pipe()
-            os.set_blocking(self.fd, False)
-            os.set_blocking(self._write_fd, False)
-        self._closer = weakref.finalize(self, _close_all, {self.fd, self._write_fd})
-        self._closer.atexit = False
-
-    def set(self) -> None:
-        """Raise the flag and end every wait for it."""
-        if self._write_fd >= 0:
-            with contextlib.suppress(BlockingIOError):  # full of earlier sets
-                os.write(self._write_fd, (1).to_bytes(8, "little"))
-
-    def clear(self) -> None:
-        """Lower the flag."""
-        if self.fd >= 0:
-            with contextlib.suppress(BlockingIOError):  # not set
-                while len(os.read(self.fd, 4096)) == 4096:
-                    pass
-
-    def is_set(self) -> bool:
-        """Whether the flag is up."""
-        if self.fd < 0:
-            return True
-        poll = select.poll()
-        poll.register(self.fd, select.POLLIN)
-        return bool(poll.poll(0))
-
-    def close(self) -> None:
-        """Give the descriptors back. Twice is fine."""
-        self.fd = self._write_fd = -1
-        self._closer()
-
-
-def _close_all(fds: set[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 class RemoteTraceback(Exception):
@@ -100,17 +51,17 @@ class RemoteTraceback(Exception):
 class CpuFuture:
     """Handle of one launch on a device process. `kind` names it; `span_ns` is (begin, end) there, None while not done."""
 
-    __slots__ = ("_frame", "_outcome", "kind", "link", "span_ns")
+    __slots__ = ("_frame", "_outcome", "kind", "link", "number", "span_ns")
 
-    def __init__(self, link: Link, kind: str) -> None:
-        self.link, self.kind = link, kind
+    def __init__(self, link: Link, kind: str, number: int) -> None:
+        self.link, self.kind, self.number = link, kind, number
         self.span_ns: tuple[int, int] | None = None
         self._frame: Frame | None = None
         self._outcome: tuple[bool, Any] | None = None
 
     def arrive(self, frame: Frame) -> None:
         """Take the answer as it came."""
-        self.span_ns = (frame.first, frame.second)
+        self.span_ns = (frame.begin_ns, frame.end_ns)
         self._frame = frame
 
     def lose(self, error: DeviceLost) -> None:
@@ -197,26 +148,24 @@ class Link:
         self.lost, self.answered = "", 0
         """Why the device is gone, if it is; answers so far."""
         self.opening = threading.RLock()
-        self._channel, self._in_flight = channel, deque[CpuFuture]()
+        """Held while an answer is unpickled, so that it is unpickled once."""
+        self.hello = CpuFuture(self, "start", HELLO)
+        """The device's first answer, to no message."""
+        self._channel, self._in_flight, self._sent = channel, deque([self.hello]), HELLO + 1
         self._rx, self._tx = threading.Lock(), threading.Lock()
         self._sleepers: list[FdSignal] = []
         self._spare: list[FdSignal] = []
         self._end = weakref.finalize(self, _end, os.getpid(), process, channel)
 
-    def expect(self, kind: str) -> CpuFuture:
-        """The future of an answer that comes without a message: the device's first."""
-        future = CpuFuture(self, kind)
-        self._in_flight.append(future)
-        return future
-
     def submit(self, kind: str, packed: Packed) -> CpuFuture:
         """Send a message and return at once. Raises DeviceLost, and DeviceMemoryExhausted for want of shared memory."""
-        future = CpuFuture(self, kind)
         try:
             with self._tx:
                 if self.lost:
                     raise DeviceLost(self.lost)
-                frame = self._channel.frame(packed)
+                future = CpuFuture(self, kind, self._sent)
+                self._sent += 1
+                frame = self._channel.frame(packed, future.number)
                 self._in_flight.append(future)
                 self._channel.send(frame)
             return future
@@ -249,11 +198,18 @@ class Link:
         """Hand out all that has come. As `Channel.fill`: 0, or -1 if the device has gone."""
         while (got := self._channel.fill()) > 0:
             while (frame := self._channel.take()) is not None:
-                self._in_flight.popleft().arrive(frame)
-                self.answered += 1
+                self._hand_out(frame)
             if got < CHUNK:
                 return 0
         return got
+
+    def _hand_out(self, frame: Frame) -> None:
+        self.answered += 1
+        while self._in_flight:
+            future = self._in_flight.popleft()
+            if future.number == frame.number:  # else Ctrl-C came between the two steps of `submit`, and nobody has that future
+                return future.arrive(frame)
+        raise BackendProtocolError(f"device process {self.process.pid} answered launch number {frame.number}, which is not in flight")
 
     def _flush(self) -> None:
         with self._tx, contextlib.suppress(ConnectionError):  # reading will find the end, behind the last answers
@@ -297,7 +253,7 @@ class Link:
         """Until something comes; whether that was the signal."""
         poll = select.poll()
         poll.register(mine.fd, select.POLLIN)
-        if not self.lost:
+        if not self.lost and self._channel.fileno() >= 0:
             poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.backlog else 0))
         if signal is not None:
             if signal.fd < 0:

@@ -37,7 +37,7 @@ ALIGN = 64
 CHUNK = 1 << 16
 PROTOCOL = 5
 
-_HEAD = struct.Struct("<IIqqq")  # bytes that follow, parts in shared memory, where, and two numbers of the sender's
+_HEAD = struct.Struct("<IIQQqq")  # bytes that follow, parts in shared memory, where; number, begin and end
 _FREE, _BUSY = 0, 1
 _NOW = socket.MSG_DONTWAIT
 _QUIET = _NOW | getattr(socket, "MSG_NOSIGNAL", 0)  # a host that restored SIGPIPE must not die of a dead device
@@ -48,10 +48,11 @@ Packed = tuple[bytes, list[memoryview]]
 
 
 class Frame(NamedTuple):
-    """A message that has come, copied out of shared memory but not yet unpickled."""
+    """A message that has come, copied out of shared memory but not yet unpickled. An answer has the number of what it answers."""
 
-    first: int
-    second: int
+    number: int
+    begin_ns: int
+    end_ns: int
     body: bytes | bytearray
     buffers: Sequence[bytearray]
 
@@ -234,15 +235,15 @@ class Channel:
     def fileno(self) -> int:
         return self._sock.fileno()
 
-    def frame(self, packed: Packed, first: int = 0, second: int = 0) -> bytes:
+    def frame(self, packed: Packed, number: int, begin_ns: int = 0, end_ns: int = 0) -> bytes:
         """The bytes that carry a message, to be sent next. What is large is in shared memory then: MemoryError if it has no room."""
         body, buffers = packed
         if not buffers and len(body) < INLINE:
-            return _HEAD.pack(len(body), 0, 0, first, second) + body
+            return _HEAD.pack(len(body), 0, 0, number, begin_ns, end_ns) + body
         parts: list[bytes | memoryview] = [body, *buffers]
         at = self._outgoing.put(parts)
         sizes = struct.pack(f"<{len(parts)}Q", *map(len, parts))
-        return _HEAD.pack(len(sizes), len(parts), at, first, second) + sizes
+        return _HEAD.pack(len(sizes), len(parts), at, number, begin_ns, end_ns) + sizes
 
     def send(self, frame: bytes) -> None:
         """Send a frame and return at once. Raises ConnectionError if the other end has gone."""
@@ -279,15 +280,15 @@ class Channel:
         begin = self._read + _HEAD.size
         if len(self._inbox) < begin:
             return None
-        length, count, at, first, second = _HEAD.unpack_from(self._inbox, self._read)
+        length, count, at, number, begin_ns, end_ns = _HEAD.unpack_from(self._inbox, self._read)
         if len(self._inbox) < begin + length:
             return None
         self._read = begin + length
         body = self._inbox[begin : begin + length]
         if not count:
-            return Frame(first, second, body, ())
+            return Frame(number, begin_ns, end_ns, body, ())
         pickled, *buffers = self._incoming.take(at, struct.unpack(f"<{count}Q", body))
-        return Frame(first, second, pickled, buffers)
+        return Frame(number, begin_ns, end_ns, pickled, buffers)
 
     def next(self) -> Frame | None:
         """Wait for the oldest message; None once the other end has gone."""

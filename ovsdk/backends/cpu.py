@@ -26,7 +26,8 @@ from typing import Any, Literal
 from ..errors import ConfigError, DeviceError, DeviceLost
 from ..interfaces import Future, Signal
 from ..types import Capabilities, Launch, Method, Resident, bind
-from ._link import CpuFuture, FdSignal, Link
+from ._fd_signal import FdSignal
+from ._link import CpuFuture, Link
 from ._wire import Arena, Channel, Packed, by_value, nameless_file, pack
 
 START_S = 60.0
@@ -150,7 +151,7 @@ class CpuBackend:
 
     def _meet(self, began_ns: int) -> None:
         """Take the device's first word. Its stamp lies between two of ours, or the clocks are two."""
-        hello = self._link.expect("start")
+        hello = self._link.hello
         self._link.await_answer(hello, START_S)
         if hello.span_ns is None:
             raise DeviceLost(f"the device process did not start, see its error output: {hello.error}")
