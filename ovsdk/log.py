@@ -24,8 +24,9 @@ SCHEMA = 1
 
 @attrs.define
 class RunLog:
-    """Asks in order and results by step, in memory and, where `path` is given, line by line on disk."""
+    """Asks in order and results by step, in memory and, where `path` is given, line by line on disk. `depth` is the run's."""
 
+    depth: int = 0
     asks: list[Ask] = attrs.field(factory=list)
     results: dict[int, Any] = attrs.field(factory=dict)
     path: Path | None = None
@@ -34,7 +35,7 @@ class RunLog:
     def __attrs_post_init__(self) -> None:
         if self.path is not None:
             self._file = open(self.path, "w", encoding="utf-8")
-            self._write({"ovsdk_log": SCHEMA})
+            self._write({"ovsdk_log": SCHEMA, "depth": self.depth})
 
     def ask(self, ask: Ask) -> None:
         """Note an ask, before it is answered."""
@@ -79,6 +80,7 @@ def _read_line(log: RunLog, line: Any, number: int) -> None:
     if number == 1:
         if line["ovsdk_log"] != SCHEMA:
             raise ValueError(f"schema {line['ovsdk_log']!r}, this version reads {SCHEMA}")
+        log.depth = line["depth"]
     elif "ask" in line:
         log.asks.append(Ask(*(decode(field) for field in line["ask"])))
     else:

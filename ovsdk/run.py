@@ -103,7 +103,7 @@ def run(
     depth: int = 2,
     driver: str = "inline",
     admission: Admission | None = None,
-    log: RunLog | str | Path | bool = False,
+    log: str | Path | bool = False,
     replay: RunLog | str | Path | None = None,
     spans: bool | int = True,
     queue: str = "simple",
@@ -146,7 +146,7 @@ def start(
     depth: int = 2,
     driver: str = "inline",
     admission: Admission | None = None,
-    log: RunLog | str | Path | bool = False,
+    log: str | Path | bool = False,
     replay: RunLog | str | Path | None = None,
     spans: bool | int = True,
     queue: str = "simple",
@@ -161,6 +161,10 @@ def start(
     recorded = _recorded(replay)
     if recorded is not None and admission is not None:
         raise ConfigError("a replay brings its own arrivals; leave out admission")
+    if recorded is not None and recorded.depth != depth:
+        raise ConfigError(
+            f"this log was recorded at depth {recorded.depth}; replay it at that depth, not at {depth!r}: depth decides what a plan sees"
+        )
     info = RunInfo(planner, engine, backend.name, driver, depth, backend.capabilities.can.get("wall_clock") is not True)
     kept: deque[Span] | None = deque(maxlen=SPANS if spans is True else spans) if spans else None
     stages = Stages(
@@ -170,7 +174,7 @@ def start(
         depth=depth,
         admission=admission or (Replay(recorded) if recorded else NoArrivals()),
         recover=_recovery(manager, info),
-        log=_log(log),
+        log=_log(log, depth),
         results=recorded.results if recorded else None,
         emit=_emit(kept, _observers(manager, info)),
     )
@@ -213,10 +217,10 @@ def _call_if_there(thing: Any, method: str, *arguments: Any) -> None:
         getattr(thing, method)(*arguments)
 
 
-def _log(log: RunLog | str | Path | bool) -> RunLog | None:
+def _log(log: str | Path | bool, depth: int) -> RunLog | None:
     if isinstance(log, bool):
-        return RunLog() if log else None
-    return log if isinstance(log, RunLog) else RunLog(path=Path(log))
+        return RunLog(depth) if log else None
+    return RunLog(depth, path=Path(log))
 
 
 def _recorded(replay: RunLog | str | Path | None) -> RunLog | None:

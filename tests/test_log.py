@@ -134,7 +134,12 @@ def test_a_device_that_computes_otherwise_is_noted_and_the_log_decides(recorded)
 
 def test_a_replay_brings_its_own_arrivals():
     with ThreadBackend() as device, pytest.raises(ConfigError, match="leave out admission"):
-        run(Moody(), Hasher(), device, replay=RunLog(), admission=Scripted())
+        run(Moody(), Hasher(), device, replay=RunLog(2), admission=Scripted())
+
+
+def test_a_replay_at_another_depth_is_refused(recorded):
+    with ThreadBackend() as device, pytest.raises(ConfigError, match="recorded at depth 3; replay it at that depth, not at 2"):
+        run(Moody(), Hasher(), device, replay=recorded[0])
 
 
 def test_a_last_line_cut_short_is_left_out_and_a_broken_one_is_refused(recorded, tmp_path):
