@@ -24,7 +24,7 @@ test: $(VENV)/.dev ## all tests; each skip prints its reason. ARGS='-k ledger' f
 	$(BIN)/python -m pytest --durations=10 $(ARGS)
 
 bench: $(VENV)/.dev ## every benchmarks/*.py; fails if one misses its target
-	@failed=; for file in benchmarks/*.py; do \
+	@failed=; for file in benchmarks/[!_]*.py; do \
 	  echo "== $$file"; $(BIN)/python "$$file" $(ARGS) || failed="$$failed $$file"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 

@@ -42,7 +42,7 @@ class Effort(NamedTuple):
     tokens: int
 
 
-EFFORT = {False: Effort(3, 32), True: Effort(1, 8)}
+EFFORT = {False: Effort(3, 24), True: Effort(1, 8)}
 
 
 class Outcome(NamedTuple):
@@ -132,4 +132,5 @@ def rows(backend: str, trials: Mapping[str, Sequence[Trial]]) -> Iterator[Row]:
     for depth, runs in trials.items():
         yield from step_rows(f"{backend}, {depth}", runs, best)
         yield median(f"{backend}, {depth}: device time", [run.device_ns / 1e6 for run in runs], "ms")
+        yield median(f"{backend}, {depth}: device idle", [fmean(run.gaps_ns) / 1e6 for run in runs], "ms")
         yield median(f"{backend}, {depth}: host time", [fmean(run.host_ns) / 1e6 for run in runs], "ms")

@@ -1,7 +1,8 @@
 """Table (b): what overlap hides, and how soon the device goes on, on a device process that takes a given time.
 
 The host's work is a fixed amount of pure Python, divided as an engine's: planning and preparing 40 % each, retiring 20 %.
-The switch interval is the interpreter's. D and S are what was measured in these runs, not what was asked for.
+How much is calibrated before each round, in a run like those that follow: the same work takes longer there than in a tight loop,
+and a machine's speed drifts. D and S are what the runs had, not what was asked for. The switch interval is the interpreter's.
 
 The device is the `cpu` backend, a process. Two others show what of a gap is the machine's: a process behind a plain Pipe, and
 a thread, whose core the host's work keeps warm, and which therefore sleeps to the end and needs no other to look at the clock.
@@ -17,11 +18,13 @@ from typing import Any, NamedTuple
 import _loops
 from _on_device import Sleeper
 from _pipe_device import pipe_device
-from _table import Row, alternate, median, tail
+from _table import Row, alternate, median, quantile, tail
 from _trial import Recording, Trial, from_report, ideal, ideal_rows, step_rows
 
 import ovsdk
 from ovsdk import CLOSED, Answer, Ask, Launch, Method
+
+Targets = tuple["float | None", "float | None"]
 
 DEVICE_MS = 4.0
 HOST_MS = (1.0, 3.5)
@@ -29,9 +32,9 @@ SHARE = {"plan": 0.4, "prepare": 0.4, "retire": 0.2}
 DRIVERS = ("inline", "threads")
 OTHER_DEVICES = ("direct 12-line loop, process behind a Pipe", "inline, thread that sleeps")
 STEP_TARGET = 1.05
-GAP_TARGET_US = (35.0, 170.0)
+GAP_TARGET_US: Targets = (35.0, 170.0)
 """Median and 99th percentile where S < D: what vLLM's own loop leaves idle on a device that sleeps."""
-NO_TARGETS = (None, None)
+NO_TARGETS: Targets = (None, None)
 QUOTED = (
     Row("vLLM 0.32, quoted: device gap, lowest median", 7.0, "us"),
     Row("vLLM 0.32, quoted: device gap, highest median", 35.0, "us"),
@@ -98,16 +101,21 @@ class Busy:
         compute(self.turns["retire"])
 
 
-class Case(NamedTuple):
-    """What the runs of a comparison have in common."""
+class Case:
+    """What the runs of a comparison have in common: steps, and the host's work, `turns` of `compute` a step."""
 
-    steps: int
-    warm: int
-    turns: float
+    def __init__(self, host_ms: float, effort: Effort) -> None:
+        self.host_ms, self.steps, self.warm = host_ms, effort.steps, effort.warm
+        self.turns = host_ms * turns_per_ms()
 
     def busy(self, work: Method) -> Busy:
         """The work of one run."""
         return Busy(self.steps, self.turns, work, int(DEVICE_MS * 1e6))
+
+    def calibrate(self, device: Any, work: Method) -> None:
+        """Set `turns` so that the host's work takes `host_ms` a step, as far as one run can tell."""
+        seen_ns = quantile(driven(self, device, work, "inline", 2).host_ns, 0.5)
+        self.turns *= self.host_ms * 1e6 / seen_ns
 
 
 def driven(case: Case, device: Any, work: Method, driver: str, depth: int) -> Trial:
@@ -146,18 +154,23 @@ def variants(case: Case, devices: Devices) -> dict[str, Callable[[], Trial]]:
     }
 
 
-def rows(case: str, trials: Mapping[str, list[Trial]]) -> Iterator[Row]:
+def rows(case: str, trials: Mapping[str, list[Trial]]) -> Iterator[Row | str]:
     """The table of one case: D, S and the ideal, step times, device gaps."""
     best = ideal([trial for runs in trials.values() for trial in runs])
     yield from ideal_rows(case, best)
     for name, runs in trials.items():
         yield from step_rows(f"{case}, {name}", runs, best, STEP_TARGET if name in DRIVERS else None)
-    targets = GAP_TARGET_US if best.host_ns < best.device_ns else NO_TARGETS
+    host_ns = [ns for run in trials["inline"] for ns in run.host_ns]
+    yield median(f"{case}, inline: host time", [ns / 1e6 for ns in host_ns], "ms")
+    targets = GAP_TARGET_US
+    if quantile(host_ns, 0.5) >= best.device_ns:
+        targets = NO_TARGETS
+        yield f"{case}: the host was slower than the device, so the gaps have no target: run this on a quieter machine"
     for name in (*DRIVERS, *OTHER_DEVICES):
         yield from gap_rows(f"{case}, {name}", trials[name], targets if name in DRIVERS else NO_TARGETS)
 
 
-def gap_rows(name: str, runs: list[Trial], targets: tuple[float | None, float | None]) -> Iterator[Row]:
+def gap_rows(name: str, runs: list[Trial], targets: Targets) -> Iterator[Row]:
     """How long the device idled between two launches."""
     gaps_us = [gap / 1e3 for run in runs for gap in run.gaps_ns]
     yield median(f"{name}: device gap", gaps_us, "us", targets[0])
@@ -166,13 +179,13 @@ def gap_rows(name: str, runs: list[Trial], targets: tuple[float | None, float | 
 
 def measure(quick: bool) -> Iterator[Row | str]:
     """Both host times on one device process."""
-    rounds, steps, warm = EFFORT[quick]
-    speed = turns_per_ms()
+    rounds, steps, warm = effort = EFFORT[quick]
     yield f"{rounds} alternating runs of {steps} steps each, after one of each that is dropped, each without its first {warm} steps"
     with ovsdk.open_backend("cpu") as cpu, ovsdk.open_backend("thread") as thread, pipe_device(cpu.capabilities.facts["cores"]) as pipe:
         devices = Devices((cpu, cpu.load(Sleeper).work), (pipe, pipe.load(Sleeper).work), (thread, thread.load(Sleeper).rest))
         for host_ms in HOST_MS:
-            case = Case(steps, warm, host_ms * speed)
-            yield from rows(f"D {DEVICE_MS:g}, S {host_ms:g}", alternate(variants(case, devices), rounds))
+            case = Case(host_ms, effort)
+            trials = alternate(variants(case, devices), rounds, partial(case.calibrate, *devices.cpu))
+            yield from rows(f"D {DEVICE_MS:g}, S {host_ms:g}", trials)
     yield "vLLM's rows are quoted, not measured here: its asynchronous scheduler on a device thread that sleeps"
     yield from QUOTED

@@ -86,10 +86,11 @@ def refuse_faster(name: str, value_ns: float, ideal_ns: float) -> None:
         raise Impossible(f"{name}: {times}: the measurement is wrong, and nothing is reported")
 
 
-def alternate(variants: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
-    """Call each in turn, `rounds` times and once before that is dropped; what each gave, by name."""
+def alternate(variants: Mapping[str, Callable[[], T]], rounds: int, before: Callable[[], object] = dict) -> dict[str, list[T]]:
+    """Call each in turn, `rounds` times and once before that is dropped; what each gave, by name. `before` begins each round."""
     results: dict[str, list[T]] = {name: [] for name in variants}
     for number in range(rounds + 1):
+        before()
         for name, variant in variants.items():
             result = variant()
             if number:

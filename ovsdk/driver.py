@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from .interfaces import Future
 from .ledger import AMEND, LAUNCH, NEED_ARRIVAL, NEED_DEVICE, ORDER, PLAN, PREPARE, RETIRE
 from .stages import Stages, Step
-from .types import BLOCKED, FINISHED, MOVED, Progress, Span
+from .types import BLOCKED, FINISHED, MOVED, Progress
 
 LANES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "inline": {"host": ORDER},
@@ -75,7 +75,7 @@ class Driver:
         until_ns = sooner(deadline_ns, begin_ns, timeout_s)
         end_ns = self.clock.wait(step.futures, None, until_ns)
         if self.stages.emit is not None:
-            self.stages.emit(Span(self.lane, "wait device", step.number, begin_ns, end_ns))
+            self.stages.emit((self.lane, "wait device", step.number, begin_ns, end_ns))
         return until_ns, deadline_ns
 
     def _need_arrival(self, timeout_s: float | None) -> Progress:
@@ -95,7 +95,7 @@ class Driver:
         arrival_ns = None if next_s is None else self.stages.begin_ns + _ceil_ns(next_s)
         end_ns = self.clock.wait((), self.signal, sooner(arrival_ns, begin_ns, timeout_s))
         if self.stages.emit is not None:
-            self.stages.emit(Span(self.lane, "wait arrival", self.ledger.begun[PLAN], begin_ns, end_ns))
+            self.stages.emit((self.lane, "wait arrival", self.ledger.begun[PLAN], begin_ns, end_ns))
         return MOVED if self.signal.is_set() or self.stages.admission.ready(self.stages.now_s()) else BLOCKED
 
 

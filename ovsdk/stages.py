@@ -17,7 +17,7 @@ from .errors import DeviceLost, DeviceTimeout, ProtocolError, SchedulerProtocolE
 from .interfaces import Admission, Backend, Executor, Future, Scheduler
 from .ledger import AMEND, CLOSED, DEVICE, IDLE, LAUNCH, NAMES, PLAN, PREPARE, WAIT, Ledger
 from .log import RunLog, same
-from .types import Answer, Launch, Span
+from .types import Answer, Launch, SpanFields
 
 STATE = {Answer.IDLE: IDLE, Answer.WAIT: WAIT, Answer.CLOSED: CLOSED}
 DECLINED = {IDLE: "idle ask", WAIT: "ask", CLOSED: "ask"}
@@ -25,7 +25,7 @@ DECLINED = {IDLE: "idle ask", WAIT: "ask", CLOSED: "ask"}
 NO_FEATURES: Mapping[str, float] = {}
 
 Recovery = Callable[[int, str, Any, BaseException], str]
-Emit = Callable[[Span], None]
+Emit = Callable[[SpanFields], None]
 
 
 class Step:
@@ -127,7 +127,7 @@ class Stages:
         name = self.settle(stage)
         self.stage_ns[stage] += end_ns - begin_ns
         if self.emit is not None:
-            self.emit(Span(lane, name, step, begin_ns, end_ns))
+            self.emit((lane, name, step, begin_ns, end_ns))
 
     def work(self, stage: int) -> int:
         """Begin a host stage and run the user's code. Returns the step. Raises DriverError if the move is illegal."""
@@ -304,7 +304,7 @@ class Stages:
         for kind, future in zip(step.kinds, step.futures, strict=True):
             span = getattr(future, "span_ns", None)
             if span is not None and future.done():
-                self.emit(Span("device", kind, step.number, *span))
+                self.emit(("device", kind, step.number, *span))
 
     # ---- retire ----
 

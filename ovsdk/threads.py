@@ -25,7 +25,7 @@ from .driver import Driver, sooner
 from .interfaces import Queue
 from .ledger import AMEND, DEVICE, LAUNCH, PLAN, PREPARE, RETIRE
 from .stages import Stages, Step
-from .types import BLOCKED, MOVED, Progress, Span
+from .types import BLOCKED, MOVED, Progress
 
 SCHEDULING = (AMEND, PLAN, RETIRE)
 ACK_S = 1.0
@@ -78,7 +78,7 @@ class ThreadsDriver(Driver):
         end_ns = self.clock.lap(AMEND, number, step.features)
         self.stages.stage_ns[AMEND] += end_ns - begin_ns
         if self.stages.emit is not None:
-            self.stages.emit(Span(self.lane, "amend", number, begin_ns, end_ns))
+            self.stages.emit((self.lane, "amend", number, begin_ns, end_ns))
         step.amending = True
         self._hand_over(step)
 
@@ -91,7 +91,7 @@ class ThreadsDriver(Driver):
         if acknowledged:
             self._taken.acquire(timeout=ACK_S)
             if self.stages.emit is not None:
-                self.stages.emit(Span(self.lane, "hand-over", step.number, begin_ns, self.clock.now_ns()))
+                self.stages.emit((self.lane, "hand-over", step.number, begin_ns, self.clock.now_ns()))
 
     def _goes_on(self) -> bool:
         """Whether this thread has something to compute now, and would keep the GIL."""
@@ -121,7 +121,7 @@ class ThreadsDriver(Driver):
         begin_ns = self.clock.now_ns()
         end_ns = self.clock.wait((), self.signal, sooner(None, begin_ns, timeout_s))
         if self.stages.emit is not None:
-            self.stages.emit(Span(self.lane, "wait launch", self.ledger.ended[DEVICE], begin_ns, end_ns))
+            self.stages.emit((self.lane, "wait launch", self.ledger.ended[DEVICE], begin_ns, end_ns))
         return MOVED if self.signal.is_set() else BLOCKED
 
     # ---- execution thread ----
@@ -142,7 +142,7 @@ class ThreadsDriver(Driver):
         with contextlib.suppress(RuntimeError):  # nobody waits for the acknowledgement
             self._taken.release()
         if self.stages.emit is not None and step is not None:
-            self.stages.emit(Span("execution", "wait batch", step.number, begin_ns, self.clock.now_ns()))
+            self.stages.emit(("execution", "wait batch", step.number, begin_ns, self.clock.now_ns()))
         return step
 
     def _run(self, step: Step) -> None:
@@ -162,7 +162,7 @@ class ThreadsDriver(Driver):
         self.stages.finish(step.number)
         self.stages.settle(AMEND)
         if self.stages.emit is not None:
-            self.stages.emit(Span("execution", "finish", step.number, begin_ns, self.clock.now_ns()))
+            self.stages.emit(("execution", "finish", step.number, begin_ns, self.clock.now_ns()))
 
     def _hand_back(self, item: Step | BaseException) -> None:
         self.output_queue.put(item)

@@ -128,6 +128,10 @@ class Capabilities:
     facts: Mapping[str, Any] = attrs.field(factory=dict)
 
 
+SpanFields = tuple[str, str, int, int, int]
+"""A Span's fields. Drivers pass these on, for to make a Span costs as much as a stage, and most are never looked at."""
+
+
 class Span(NamedTuple):
     """Something that took time on a lane: a stage of a step, a wait, or a launch on the device. Times are the clock's ns."""
 

@@ -23,7 +23,7 @@ from .toys import Count, Echo
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(FOLDER))  # as for a script that runs there
 table, trial, loops, cost, overhead = map(importlib.import_module, ("_table", "_trial", "_loops", "_driver_cost", "overhead"))
-language_model = importlib.import_module("_language_model")
+sleep_device, language_model = map(importlib.import_module, ("_sleep_device", "_language_model"))
 Row, Section, Impossible = table.Row, table.Section, table.Impossible
 
 times = st.lists(st.floats(0, 1e9, allow_nan=False), min_size=1, max_size=200)
@@ -56,9 +56,9 @@ def test_variants_alternate_and_the_first_round_is_dropped() -> None:
         calls.append(name)
         return len(calls)
 
-    results = table.alternate({"a": lambda: call("a"), "b": lambda: call("b")}, rounds=2)
-    assert calls == ["a", "b"] * 3
-    assert results == {"a": [3, 5], "b": [4, 6]}
+    results = table.alternate({"a": lambda: call("a"), "b": lambda: call("b")}, rounds=2, before=lambda: calls.append("before"))
+    assert calls == ["before", "a", "b"] * 3
+    assert results == {"a": [5, 8], "b": [6, 9]}
 
 
 # ---- what cannot be ----
@@ -113,6 +113,29 @@ def test_runs_that_gave_other_tokens_are_not_compared() -> None:
     assert language_model.same_tokens({"cpu": [one, one], "thread": [one]}) == "1a"
     with pytest.raises(Impossible, match="other tokens"):
         language_model.same_tokens({"cpu": [one], "thread": [one, other]})
+
+
+@pytest.mark.parametrize(("host_ms", "aimed"), [(3.9, True), (4.0, False)])
+def test_gaps_have_a_target_only_where_the_host_is_faster_than_the_device(host_ms: float, aimed: bool) -> None:
+    seen = trial.from_spans(fifo([4_000_000] * 3, [5000] * 3), host_ns=[round(host_ms * 1e6)])
+    names = ("serial (depth 1)", *sleep_device.DRIVERS, *sleep_device.OTHER_DEVICES)
+    shown = list(sleep_device.rows("case", {name: [seen] for name in names}))
+    gaps = {row.name: row.target for row in shown if isinstance(row, Row) and "device gap" in row.name}
+    ours = {name: target for name, target in gaps.items() if name.startswith(("case, inline:", "case, threads:"))}
+    assert list(ours.values()) == ([35.0, 170.0] if aimed else [None, None]) * 2
+    assert {gaps[name] for name in gaps.keys() - ours.keys()} == {None}
+    assert any("no target" in str(row) for row in shown) is not aimed
+
+
+def test_calibration_scales_the_work_to_the_time_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = trial.from_spans([(0, 1), (2, 3)], host_ns=[9_000_000, 7_000_000, 7_000_000])
+    monkeypatch.setattr(sleep_device, "driven", lambda case, device, work, driver, depth: seen)
+    monkeypatch.setattr(sleep_device, "turns_per_ms", lambda: 1000.0)
+    case = sleep_device.Case(3.5, sleep_device.EFFORT[True])
+    assert case.turns == 3500
+    case.calibrate(None, None)
+    assert case.turns == 1750
+    assert case.busy(None).turns == {"plan": 700, "prepare": 700, "retire": 350}
 
 
 def test_host_and_device_time_are_those_of_the_steps_that_count() -> None:
