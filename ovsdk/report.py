@@ -65,6 +65,8 @@ class Report:
     """The run log, if one was asked for."""
     notes: tuple[str, ...] = ()
     """What else must be known: steps that failed and were abandoned, and the like. A line each."""
+    latency: Mapping[str, Any] | None = None
+    """What requests saw, from `ovsdk.metrics`: requests and tokens a second, mean and percentiles of TTFT and TPOT; None: not asked for."""
 
     @property
     def step_s(self) -> float | None:
@@ -125,6 +127,7 @@ class Report:
             "idle": self.idle,
             "overlap": attrs.asdict(self.overlap),
             "notes": list(self._all_notes()),
+            **({} if self.latency is None else {"latency": self.latency}),
         }
 
     def __str__(self) -> str:
@@ -133,6 +136,7 @@ class Report:
             *self._figures(),
             str(self.overlap),
             *([] if self.overruns is None else [f"overruns {_count(self.overruns, 'row')}"]),
+            *_latencies(self.latency or {}),
             *(" ".join(note.split()) for note in self._all_notes()),
         ]
         return f"{_count(self.steps, 'step')} in {_seconds(self.makespan_s)} on {where}: {', '.join(parts)}"
@@ -206,6 +210,11 @@ def _largest_bubble(line: Timeline) -> str:
 def _hidden(line: Timeline) -> float:
     host_ns = sum(line.lane_ns.values())
     return line.hidden_ns / host_ns if host_ns else 1.0
+
+
+def _latencies(latency: Mapping[str, Any]) -> list[str]:
+    named = (("TTFT", latency.get("ttft_s")), ("TPOT", latency.get("tpot_s")))
+    return [f"{name} {1e3 * law['mean']:.1f} ms, p99 {1e3 * law['p99']:.1f}" for name, law in named if law]
 
 
 def _share(part: float, whole: float) -> float:

@@ -20,6 +20,7 @@ import attrs
 from .driver import LANES, Driver
 from .errors import ConfigError, HookFailed, refuse
 from .interfaces import Admission, Backend, Executor, Scheduler
+from .late import PLAN_WHEN, Forecast, Late
 from .ledger import NAMES, RETIRE
 from .log import Replay, RunLog, read_log
 from .plugins import PluginManager, make, open_backend, plugin_manager
@@ -28,7 +29,7 @@ from .report import Report
 from .stages import Emit, Recovery, Stages
 from .threads import ThreadsDriver
 from .timeline import Timeline
-from .types import FINISHED, Progress, Span
+from .types import FINISHED, Progress, Span, SpanFields
 
 SPANS = 200_000
 """Spans kept by default: about 30,000 steps; older ones are dropped."""
@@ -46,12 +47,15 @@ class RunInfo:
     depth: int
     virtual: bool
     """Whether its times are simulated."""
+    plan_when: str = "asap"
 
 
 class Run:
     """A run that has been started. Use it as a context manager; drive it with `advance`; take the Report from `result`."""
 
-    def __init__(self, info: RunInfo, stages: Stages, driver: Driver, manager: PluginManager, spans: deque[Span] | None) -> None:
+    def __init__(
+        self, info: RunInfo, stages: Stages, driver: Driver | Late, manager: PluginManager, spans: deque[SpanFields] | None
+    ) -> None:
         self.info, self.driver = info, driver
         self._stages, self._manager, self._spans = stages, manager, spans
         self._report: Report | None = None
@@ -107,6 +111,7 @@ def run(
     replay: RunLog | str | Path | None = None,
     spans: bool | int = True,
     queue: str = "simple",
+    plan_when: str = "asap",
     plugins: PluginManager | None = None,
 ) -> Report:
     """Run a scheduler and an executor on a backend until the scheduler closes; return the Report.
@@ -118,6 +123,7 @@ def run(
     replay      a run log or its path: asks and results come from it, decisions are those of the recorded run
     spans       keep that many spans for timeline and pictures (True: 200,000; False: none)
     queue       the queue between the two threads, by the name a plugin gave it
+    plan_when   "asap", or "late": shortly before the device is done, so that a plan sees more arrivals (`ovsdk.late`)
 
     A string for scheduler, executor or backend is made by the plugin that knows the name; a backend made here is closed here.
     The first Ctrl-C drains what is in flight and then raises KeyboardInterrupt; the second raises at once.
@@ -128,7 +134,7 @@ def run(
         going = opened.enter_context(
             start(
                 scheduler, executor, device, depth=depth, driver=driver, admission=admission,
-                log=log, replay=replay, spans=spans, queue=queue, plugins=plugins,
+                log=log, replay=replay, spans=spans, queue=queue, plan_when=plan_when, plugins=plugins,
             )
         )  # fmt: skip
         with _drain_on_interrupt(going.close):
@@ -150,12 +156,15 @@ def start(
     replay: RunLog | str | Path | None = None,
     spans: bool | int = True,
     queue: str = "simple",
+    plan_when: str = "asap",
     plugins: PluginManager | None = None,
 ) -> Run:
     """Open a run without driving it; arguments as for `run`. Call `advance` from your loop, inside `with`."""
     manager = plugins or getattr(backend, "plugins", None) or plugin_manager()
     if driver not in LANES:
         refuse("driver", driver, LANES)
+    if plan_when not in PLAN_WHEN:
+        refuse("plan_when", plan_when, PLAN_WHEN)
     planner: Scheduler = _made("scheduler", scheduler, manager)
     engine: Executor = _made("executor", executor, manager)
     recorded = _recorded(replay)
@@ -165,8 +174,9 @@ def start(
         raise ConfigError(
             f"this log was recorded at depth {recorded.depth}; replay it at that depth, not at {depth!r}: depth decides what a plan sees"
         )
-    info = RunInfo(planner, engine, backend.name, driver, depth, backend.capabilities.can.get("wall_clock") is not True)
-    kept: deque[Span] | None = deque(maxlen=SPANS if spans is True else spans) if spans else None
+    info = RunInfo(planner, engine, backend.name, driver, depth, backend.capabilities.can.get("wall_clock") is not True, plan_when)
+    forecast = Forecast() if plan_when == "late" else None
+    kept: deque[SpanFields] | None = deque(maxlen=SPANS if spans is True else spans) if spans else None
     stages = Stages(
         planner,
         engine,
@@ -176,17 +186,18 @@ def start(
         recover=_recovery(manager, info),
         log=_log(log, depth),
         results=recorded.results if recorded else None,
-        emit=_emit(kept, _observers(manager, info)),
+        emit=_emit(kept, [*([forecast.see] if forecast else []), *_observers(manager, info)]),
     )
     _call_if_there(engine, "open", backend)
     try:
         manager.call("ovsdk_run_started", run=info)
         stages.begin_ns = stages.clock.now_ns()
         driving = _driver(driver, stages, backend, queue, manager)
+        planning = Late(driving, forecast) if forecast else driving
     except BaseException:
         _call_if_there(engine, "close")
         raise
-    return Run(info, stages, driving, manager, kept)
+    return Run(info, stages, planning, manager, kept)
 
 
 def _driver(kind: str, stages: Stages, backend: Backend, queue: str, manager: PluginManager) -> Driver:
@@ -239,15 +250,16 @@ def _recovery(manager: PluginManager, info: RunInfo) -> Recovery:
     return recover
 
 
-def _observers(manager: PluginManager, info: RunInfo) -> list[Emit]:
+def _observers(manager: PluginManager, info: RunInfo) -> list[Callable[[Span], None]]:
     return [observer for observers in manager.call("ovsdk_observers", run=info) for observer in observers]
 
 
-def _emit(kept: deque[Span] | None, observers: list[Emit]) -> Emit | None:
+def _emit(kept: deque[SpanFields] | None, observers: list[Callable[[Span], None]]) -> Emit | None:
     if not observers:
         return None if kept is None else kept.append
 
-    def emit(span: Span) -> None:
+    def emit(fields: SpanFields) -> None:
+        span = Span._make(fields)
         if kept is not None:
             kept.append(span)
         for observer in observers:
@@ -288,7 +300,7 @@ def _drain_on_interrupt(close: Callable[[], None]) -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _report(info: RunInfo, stages: Stages, spans: deque[Span] | None) -> Report:
+def _report(info: RunInfo, stages: Stages, spans: deque[SpanFields] | None) -> Report:
     end_ns, overruns = stages.clock.now_ns(), getattr(info.scheduler, "overruns", None)
     return Report(
         steps=stages.ledger.ended[RETIRE],
@@ -308,7 +320,7 @@ def _report(info: RunInfo, stages: Stages, spans: deque[Span] | None) -> Report:
     )
 
 
-def _timeline(spans: deque[Span], begin_ns: int, end_ns: int, virtual: bool) -> Timeline:
+def _timeline(spans: deque[SpanFields], begin_ns: int, end_ns: int, virtual: bool) -> Timeline:
     """Of what was kept: where the oldest spans were dropped it begins with the first that was not."""
-    full = len(spans) == spans.maxlen
-    return Timeline(spans, min(span.begin_ns for span in spans) if full else begin_ns, end_ns, virtual)
+    made, full = tuple(map(Span._make, spans)), len(spans) == spans.maxlen
+    return Timeline(made, min(span.begin_ns for span in made) if full else begin_ns, end_ns, virtual)

@@ -35,11 +35,14 @@ DEVICE = "device"
 
 NO_WORK, RESULT, HAND_OVER, DRIVER, START, UNKNOWN = "no work", "result", "hand-over", "driver", "start", "not recorded"
 """Causes besides the stages. "result": the device is done and the host has not noticed. "not recorded": the step has no host span."""
-WAIT_BATCH, WAIT_ARRIVAL = "wait batch", "wait arrival"
+WAIT_BATCH, WAIT_ARRIVAL, WAIT_LATE = "wait batch", "wait arrival", "wait late"
+"""The last is a cause too: the device ran dry while a plan was put off (`ovsdk.late`). The wait ends when the step in flight does,
+so that is the time to notice it; the rest of what a wrong prediction costs is plan, prepare and launch."""
 
 _FOR_PLAN = {"ask": "plan", "idle ask": NO_WORK, WAIT_ARRIVAL: NO_WORK, "wait device": RESULT, "wait launch": HAND_OVER}
 # The step exists already, so the device has work: it lies between two lanes, or its lane thinks about a later step.
-_FOR_LATER = {"ask": "plan", "idle ask": "plan", WAIT_ARRIVAL: HAND_OVER, "wait device": RESULT, "wait launch": HAND_OVER}
+_LATER = {"ask": "plan", "idle ask": "plan", WAIT_ARRIVAL: HAND_OVER, WAIT_LATE: HAND_OVER}
+_FOR_LATER = {**_LATER, "wait device": RESULT, "wait launch": HAND_OVER}
 _FOR_HANDED = {**_FOR_LATER, "wait device": HAND_OVER}
 WAITS = {"plan": _FOR_PLAN, "prepare": _FOR_HANDED, "launch": _FOR_LATER, "amend": _FOR_LATER, "finish": _FOR_HANDED}
 """Stage that has not begun -> what its lane does instead -> the cause. What is not listed here is its own cause."""
@@ -374,7 +377,7 @@ def _other_lane(host: _Host, stage: Span, lane: str, begin: int, end: int) -> It
 
 def causes(*timelines: Timeline) -> list[str]:
     """All causes that occur: bubbles in stage order, then the others, "no work" last."""
-    order = [*STAGES, RESULT, HAND_OVER, DRIVER, START, UNKNOWN]
+    order = [*STAGES, WAIT_LATE, RESULT, HAND_OVER, DRIVER, START, UNKNOWN]
     seen = {cause for timeline in timelines for cause in timeline.idle_ns}
     known = [cause for cause in order if cause in seen]
     return [*known, *sorted(seen - {*order, NO_WORK}), *sorted(seen & {NO_WORK})]

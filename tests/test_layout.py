@@ -66,6 +66,7 @@ CORE = (
     "pictures",
     "report",
     "driver",
+    "late",
     "threads",
     "run",
     "hookspecs",

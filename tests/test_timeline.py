@@ -197,6 +197,7 @@ def waited_at(spans: Sequence[Span], stages: dict[str, Span], stage: Span, t: in
         "idle ask": "plan" if planned else "no work",
         "wait arrival": "hand-over" if planned else "no work",
         "wait launch": "hand-over",
+        "wait late": "hand-over" if planned else "wait late",
         "wait device": "hand-over" if stage.what in ("prepare", "finish") else "result",
     }.get(what, what)
 
@@ -250,7 +251,7 @@ def test_two_lanes(depth: int, steps: int, costs: dict[str, int]) -> None:
     check(ovsdk.timeline, spans, 0, end)
 
 
-WORDS = (*STAGES, "ask", "idle ask", "wait device", "wait arrival", "wait batch", "wait launch", "hand-over", "something new")
+WORDS = (*STAGES, "ask", "idle ask", "wait device", "wait arrival", "wait batch", "wait launch", "wait late", "hand-over", "something new")
 any_span = st.builds(
     lambda lane, what, step, begin, length: Span(lane, "decode" if lane == "device" else what, step, begin, begin + length),
     st.sampled_from(["host", "execution", "device"]),
@@ -508,6 +509,7 @@ MUTANTS = [
     ('_FOR_PLAN = {"ask": "plan"', '_FOR_PLAN = {"ask": NO_WORK'),
     ('"plan", "idle ask": NO_WORK', '"plan", "idle ask": "plan"'),
     ("WAIT_ARRIVAL: HAND_OVER", "WAIT_ARRIVAL: NO_WORK"),
+    ("WAIT_LATE: HAND_OVER", "WAIT_LATE: WAIT_LATE"),
     ('"wait device": RESULT, "wait launch": HAND_OVER}\n_FOR', '"wait device": START, "wait launch": HAND_OVER}\n_FOR'),
     ('{**_FOR_LATER, "wait device": HAND_OVER}', "_FOR_LATER"),
     ("(s.begin_ns, -s.end_ns)", "(s.begin_ns, s.end_ns)"),
@@ -530,7 +532,7 @@ def checked_by_the_clerk(module: Any) -> None:
         costs = {name: draw.randrange(5) for name in COSTS}
         check(module, *_closed(inline(1 + k % 3, draw.choices([0, 0, IDLE, WAIT], k=4), costs, bool(k % 2))))
         check(module, *_closed(two_lanes(1 + k % 2, 3, costs)))
-    for _ in range(200):
+    for _ in range(400):
         check(module, [_any_span(draw) for _ in range(9)], 3, 20)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 import gc
+import io
 import os
 import pickle
 import select
@@ -31,7 +32,7 @@ HELLO = 0
 """Number of the answer that a device gives unasked when it is ready; messages are numbered from the next one."""
 
 Failure = tuple[bytes | None, str, str]
-"""The pickled exception, or None if it cannot travel; what to say then, after the launch's name; the traceback's text."""
+"""The pickled exception, None if there is none or it cannot be pickled; what happened, in words; the traceback's text."""
 
 
 class Device:
@@ -112,18 +113,18 @@ def _failure(error: BaseException) -> Failure:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if isinstance(error, _Unsendable):
         return None, str(error), text
-    data, why = _travel(error)
-    return data, f"raised {_title(type(error))}: {error}; the exception itself cannot be sent to the host: {why}", text
-
-
-def _travel(error: BaseException) -> tuple[bytes | None, str]:
-    """The exception pickled, if it also comes back: many a class with its own __init__ does not."""
+    says = f"raised {_title(type(error))}: {_said(error)}"
     try:
-        data = by_value(error, protocol=PROTOCOL)
-        pickle.loads(data)
-        return data, ""
+        return by_value(error, protocol=PROTOCOL), says, text
     except Exception as why:
-        return None, str(why)
+        return None, f"{says}, which cannot be sent to the host: {why}", text
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as why:
+        return f"(its text cannot be had: {type(why).__name__})"
 
 
 def _title(kind: type) -> str:
@@ -154,6 +155,8 @@ def main(sock: int, incoming: int, outgoing: int, parent: int, cores: Iterable[i
         os.set_inheritable(fd, False)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what a launch prints is seen before the device ends
     channel = Channel(socket.socket(fileno=sock), Arena(outgoing), Arena(incoming))
     os.register_at_fork(after_in_child=channel.close)  # a fork of the device must not keep the connection alive
     _thread.start_new_thread(_watch, (sock, parent))

@@ -117,14 +117,14 @@ def _outcome(kind: str, frame: Frame) -> tuple[bool, Any]:
 
 
 def _raised(kind: str, failure: Failure) -> BaseException:
-    data, text, trace = failure
+    data, says, trace = failure
     remote = RemoteTraceback(trace)
     if data is None:
-        return _because(DeviceError(f"launch {kind!r} {text}"), remote)
+        return _because(DeviceError(f"launch {kind!r} {says}"), remote)
     try:
         error: BaseException = pickle.loads(data)
-    except Exception:
-        return _because(DeviceError(f"launch {kind!r} {text}it cannot be unpickled here"), remote)
+    except Exception as why:  # many a class with an __init__ of its own does not come back
+        return _because(DeviceError(f"launch {kind!r} {says}, which cannot be unpickled here: {why}"), remote)
     _because(error, remote)
     if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error):
         return _because(
@@ -149,13 +149,17 @@ class Link:
         """Why the device is gone, if it is; answers so far."""
         self.opening = threading.RLock()
         """Held while an answer is unpickled, so that it is unpickled once."""
-        self.hello = CpuFuture(self, "start", HELLO)
-        """The device's first answer, to no message."""
-        self._channel, self._in_flight, self._sent = channel, deque([self.hello]), HELLO + 1
+        self._channel, self._in_flight, self._sent = channel, deque[CpuFuture](), HELLO + 1
         self._rx, self._tx = threading.Lock(), threading.Lock()
         self._sleepers: list[FdSignal] = []
         self._spare: list[FdSignal] = []
         self._end = weakref.finalize(self, _end, os.getpid(), process, channel)
+
+    def greeted(self) -> CpuFuture:
+        """The future of the answer that comes unasked, once, when the device is ready."""
+        hello = CpuFuture(self, "start", HELLO)
+        self._in_flight.append(hello)
+        return hello
 
     def submit(self, kind: str, packed: Packed) -> CpuFuture:
         """Send a message and return at once. Raises DeviceLost, and DeviceMemoryExhausted for want of shared memory."""
@@ -259,10 +263,9 @@ class Link:
             if signal.fd < 0:
                 return True
             poll.register(signal.fd, select.POLLIN)
-        if left_ns < PAUSE_NS[1]:  # poll counts in whole ms
+        if left_ns < 1_000_000:  # poll counts in whole ms
             time.sleep(left_ns / 1e9)
-            left_ns = 0
-        ready = [fd for fd, _ in poll.poll(-(-left_ns // 1_000_000))]
+        ready = [fd for fd, _ in poll.poll(left_ns // 1_000_000)]
         if mine.fd in ready:
             mine.clear()
         if not ready and self.process.poll() is not None:
@@ -324,7 +327,8 @@ def _epitaph(process: subprocess.Popen[bytes]) -> str:
     if code >= 0:
         how = f"ended with exit code {code}"
     else:
-        how = f"was killed by {signals.Signals(-code).name}" + (" (perhaps the kernel, out of memory)" if code == -signals.SIGKILL else "")
+        name = next((known.name for known in signals.Signals if known == -code), f"signal {-code}")
+        how = f"was killed by {name}" + (" (perhaps the kernel, out of memory)" if code == -signals.SIGKILL else "")
     return f"device process {process.pid} {how}; close the backend and open it again"
 
 

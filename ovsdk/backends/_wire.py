@@ -29,10 +29,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-ASIDE = 16 << 10
-"""Buffers of at least so many bytes go beside the pickle: below, the copy through the socket is cheaper (measured)."""
-INLINE = 32 << 10
-"""A longer pickle goes to shared memory: a socket takes some 200 KB before it would block."""
+LARGE = 32 << 10
+"""Buffers and pickles of so many bytes go through shared memory. Up to here the socket is no slower (measured), and holds several."""
 ALIGN = 64
 CHUNK = 1 << 16
 PROTOCOL = 5
@@ -89,9 +87,11 @@ def _by_value() -> type[pickle.Pickler]:
             return {**copyreg.dispatch_table, **own}
 
         def reducer_override(self, value: Any) -> Any:
-            if isinstance(value, (types.FunctionType, type)):
-                return super().reducer_override(value)
-            return _reduce_tensor(value)
+            if not isinstance(value, (types.FunctionType, type)):
+                return _reduce_tensor(value)
+            if (value.__module__ or "").partition(".")[0] == "numpy":
+                return NotImplemented  # what each array names: by reference, and cloudpickle takes its time to find that out
+            return super().reducer_override(value)
 
     return ByValue
 
@@ -119,12 +119,12 @@ def _dump(pickler: type[pickle.Pickler], value: Any, how: dict[str, Any]) -> byt
 
 
 def pack(value: Any, dumps: Dumps) -> Packed:
-    """Pickle a value, leaving buffers of ASIDE bytes and more aside. Raises whatever pickling raises."""
+    """Pickle a value, leaving large buffers aside. Raises whatever pickling raises."""
     buffers: list[memoryview] = []
 
     def in_band(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
-        if view.nbytes < ASIDE:
+        if view.nbytes < LARGE:
             return True
         buffers.append(view)
         return False
@@ -238,7 +238,7 @@ class Channel:
     def frame(self, packed: Packed, number: int, begin_ns: int = 0, end_ns: int = 0) -> bytes:
         """The bytes that carry a message, to be sent next. What is large is in shared memory then: MemoryError if it has no room."""
         body, buffers = packed
-        if not buffers and len(body) < INLINE:
+        if not buffers and len(body) < LARGE:
             return _HEAD.pack(len(body), 0, 0, number, begin_ns, end_ns) + body
         parts: list[bytes | memoryview] = [body, *buffers]
         at = self._outgoing.put(parts)

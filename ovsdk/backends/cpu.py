@@ -151,7 +151,7 @@ class CpuBackend:
 
     def _meet(self, began_ns: int) -> None:
         """Take the device's first word. Its stamp lies between two of ours, or the clocks are two."""
-        hello = self._link.hello
+        hello = self._link.greeted()
         self._link.await_answer(hello, START_S)
         if hello.span_ns is None:
             raise DeviceLost(f"the device process did not start, see its error output: {hello.error}")

@@ -1,6 +1,7 @@
 """The command line: one module per command. `--json` everywhere; exit 0 fine, 1 a check or a run failed, 2 misuse.
 
-A plugin adds commands with the hook `ovsdk_cli`; `--plugin FILE.py` loads a one-off one, before any command.
+A command's module is imported when the command is called, or listed by `--help`: one command does not wait for what
+another one needs. A plugin adds commands with the hook `ovsdk_cli`; `--plugin FILE.py` loads a one-off one, before any.
 """
 
 from __future__ import annotations
@@ -8,23 +9,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
 import typer
+import typer.core
+import typer.main
 
 from ..errors import BackendUnavailable, ConfigError, OvsdkError, PluginError, ProfileError
 from ..plugins import PluginManager, plugin_manager
-from . import backends, demo, hooks, simulate
 
 MISUSE = (ConfigError, BackendUnavailable, PluginError, ProfileError)
-COMMANDS: Mapping[str, Callable[..., None]] = {
-    "demo": demo.command,
-    "simulate": simulate.command,
-    "backends": backends.command,
-    "hooks": hooks.command,
-}
+COMMANDS = ("demo", "simulate", "sweep", "backends", "hooks")
+"""Each is the function `command` of the module of its name."""
 PLUGIN = "--plugin"
 
 
@@ -32,7 +31,11 @@ def application(plugins: Iterable[Any] = ()) -> typer.Typer:
     """The `ovsdk` command with built-in commands and those of plugins."""
     manager = plugin_manager(plugins)
     app = typer.Typer(
-        help="Overlap scheduling: run, simulate, inspect.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+        cls=Commands,
+        help="Overlap scheduling: run, simulate, inspect.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
     )
 
     @app.callback()
@@ -42,10 +45,27 @@ def application(plugins: Iterable[Any] = ()) -> typer.Typer:
     ) -> None:
         context.obj = manager  # the files were loaded before the commands were made
 
-    for name, command in COMMANDS.items():
-        app.command(name, cls=Spread)(command)
     manager.call("ovsdk_cli", app=app)
     return app
+
+
+class Commands(typer.core.TyperGroup):
+    """The commands of this package, and those that plugins have added."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """See click."""
+        return [*COMMANDS, *(name for name in super().list_commands(ctx) if name not in COMMANDS)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """See click."""
+        return built_in(cmd_name) if cmd_name in COMMANDS else super().get_command(ctx, cmd_name)
+
+
+def built_in(name: str) -> Any:
+    """A command of this package; its module is imported now."""
+    alone = typer.Typer(add_completion=False)
+    alone.command(name, cls=Spread)(import_module(f".{name}", __name__).command)
+    return typer.main.get_command(alone)
 
 
 class Spread(typer.core.TyperCommand):

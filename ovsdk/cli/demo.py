@@ -21,6 +21,7 @@ from rich.live import Live
 from rich.table import Table
 
 from .. import pictures
+from ..backends.sim.prices import Prices
 from ..errors import ConfigError
 from ..models.causal_lm import CausalLM
 from ..models.slots import Output, Request, SlotScheduler
@@ -30,6 +31,8 @@ from ..models.tokenizer import Tokenizer
 from ..plugins import PluginManager, open_backend
 from ..report import Report
 from ..run import run
+from ..simulation import batch_of, figures
+from ..simulation import simulate as run_simulated
 from . import simulate
 from .output import console, print_json, print_table, shaped
 
@@ -229,21 +232,20 @@ def _bound(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def simulated(manager: PluginManager) -> dict[str, Any]:
     """The source text's case at each depth."""
-    prices = simulate.load_profile(manager, PROFILE)
-    return {"profile": PROFILE, "runs": [simulate.row(r, b) for r, b in _simulations(manager, prices)]}
+    prices, reports = _simulations(manager)
+    return {"profile": PROFILE, "runs": [figures(report, batch_of(prices)) for report in reports]}
 
 
 def show_simulated(manager: PluginManager) -> None:
     """The same for people."""
-    prices = simulate.load_profile(manager, PROFILE)
+    prices, reports = _simulations(manager)
     print("\nThe same loop in virtual time:")
-    pairs = list(_simulations(manager, prices))
-    simulate.show(PROFILE, prices, [simulate.row(r, b) for r, b in pairs], [r for r, _ in pairs])
+    simulate.show(PROFILE, prices, [figures(report, batch_of(prices)) for report in reports], reports)
 
 
-def _simulations(manager: PluginManager, prices: Any) -> Iterator[tuple[Report, float | None]]:
-    for depth in DEPTHS:
-        yield simulate.simulate(manager, prices, "decode", depth=depth), prices.launches["decode"].features.get("batch")
+def _simulations(manager: PluginManager) -> tuple[Prices, list[Report]]:
+    prices = simulate.load_profile(manager, PROFILE)
+    return prices, [run_simulated(manager, prices, depth=depth) for depth in DEPTHS]
 
 
 def _facts(facts: Mapping[str, Any]) -> str:

@@ -37,3 +37,8 @@ def shaped(console: Console) -> Console:
     if not console.is_terminal:
         console.width = WIDTH
     return console
+
+
+def number(value: float | None, digits: int) -> str:
+    """A figure, or a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -152,6 +152,10 @@ class Output:
     """Hashes of the full blocks of prompt and answer, for a prefix cache."""
     error: BaseException | None = attrs.field(default=None, eq=False)
     """Why it failed or was refused."""
+    arrived: int = attrs.field(default=-1, eq=False)
+    """Number of the ask that brought it; -1: it was there from the start."""
+    steps: tuple[int, ...] = attrs.field(default=(), eq=False)
+    """The step that gave each token. With `arrived` what `ovsdk.metrics` needs: this scheduler reads no clock."""
 
 
 @attrs.define(eq=False)
@@ -164,6 +168,8 @@ class _Live:
     left: int
     """Tokens not yet planned."""
     text: Text | None
+    arrived: int
+    steps: list[int] = attrs.field(factory=list)
     tokens: list[int] = attrs.field(factory=list)
     logprobs: list[float] = attrs.field(factory=list)
 
@@ -173,8 +179,9 @@ class _Live:
         planned = self.request.max_tokens - self.left
         return Row(self.request, self.slot, self.generation, len(self.request.prompt) + planned - 2)
 
-    def add(self, sampled: Sampled, eos: Collection[int]) -> str | None:
-        """Take a token and return why it was the last, or None."""
+    def add(self, step: int, sampled: Sampled, eos: Collection[int]) -> str | None:
+        """Take a step's token and return why it was the last, or None."""
+        self.steps.append(step)
         self.tokens.append(sampled.token)
         self.logprobs.append(sampled.logprob)
         stopped = self.text is not None and self.text.add(sampled)
@@ -217,7 +224,7 @@ class SlotScheduler:
         self.overruns = 0
         self._free = deque(range(slots))
         self._admitted = 0
-        self._ids: set[Hashable] = set()
+        self._arrived: dict[Hashable, int] = {}
         self._waiting: deque[Request] = deque()
         self._live: dict[tuple[int, int], _Live] = {}
         for request in requests:
@@ -226,7 +233,7 @@ class SlotScheduler:
     def plan(self, ask: Ask) -> Batch | Answer:
         """A batch of everything that can go on; else CLOSED, or IDLE if requests may still come."""
         for request in ask.arrivals:
-            self._arrive(request)
+            self._arrive(request, ask.number)
         for request_id in ask.aborts:
             self._abort(request_id)
         # Prefills are planned, and in the step run, before the decode that may free slots: a slot is never given away earlier in
@@ -245,7 +252,7 @@ class SlotScheduler:
             raise SchedulerProtocolError(f"step {step} is {batch.launches} launches (see Batch), but its result is {len(launches)} outputs")
         for row, launch, index in batch.places():
             live = self._live_or_overrun(row)
-            if live is not None and (reason := live.add(launches[launch][index], self.eos)):
+            if live is not None and (reason := live.add(step, launches[launch][index], self.eos)):
                 self._end(live, reason)
 
     def fail(self, step: int, batch: Batch, error: BaseException) -> None:
@@ -255,16 +262,16 @@ class SlotScheduler:
             if live is not None:
                 self._end(live, "error", error)
 
-    def _arrive(self, request: Request) -> None:
+    def _arrive(self, request: Request, ask: int) -> None:
         try:
-            self._enter(request)
+            self._enter(request, ask)
         except _Unservable as error:
             self.outputs[request.id] = Output(id=request.id, tokens=(), logprobs=(), finish_reason="refused", error=error)
 
-    def _enter(self, request: Request) -> None:
-        if request.id in self._ids:
+    def _enter(self, request: Request, ask: int = -1) -> None:
+        if request.id in self._arrived:
             raise ConfigError(f"request id {request.id!r} was used before in this run; ids must be unique")
-        self._ids.add(request.id)
+        self._arrived[request.id] = ask
         if request.stop and self.text is None:
             raise _Unservable(f"request {request.id!r} has stop strings {request.stop!r}, but this scheduler makes no text (text=None)")
         length = len(request.prompt) + request.max_tokens
@@ -287,7 +294,7 @@ class SlotScheduler:
         request = self._waiting.popleft()
         self._admitted += 1
         text = self.text(request) if self.text else None
-        live = _Live(request, self._free.popleft(), self._admitted, request.max_tokens, text)
+        live = _Live(request, self._free.popleft(), self._admitted, request.max_tokens, text, self._arrived[request.id])
         self._live[live.slot, live.generation] = live
         return self._plan_row(live)
 
@@ -308,7 +315,14 @@ class SlotScheduler:
             self._free.append(live.slot)
         products = live.text.end(reason) if live.text else {}
         self.outputs[live.request.id] = Output(
-            id=live.request.id, tokens=tuple(live.tokens), logprobs=tuple(live.logprobs), finish_reason=reason, error=error, **products
+            id=live.request.id,
+            tokens=tuple(live.tokens),
+            logprobs=tuple(live.logprobs),
+            finish_reason=reason,
+            error=error,
+            arrived=live.arrived,
+            steps=tuple(live.steps),
+            **products,
         )
 
 

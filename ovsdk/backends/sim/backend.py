@@ -15,9 +15,10 @@ from typing import Any
 
 import attrs
 
-from ...errors import ConfigError, DeviceLost
+from ...errors import ConfigError, DeviceLost, refuse
 from ...types import Capabilities, Launch, Method, Resident, bind
 from .device import SimStream, VirtualClock
+from .hardware import LEVELS
 from .kernel import Kernel
 from .lanes import LanesDriver
 from .prices import Prices, load_prices
@@ -30,8 +31,11 @@ class SimBackend:
     seed        of the draws from prices with quantiles
     execute     call `Launch.fn` when a launch begins, and load residents, on "cpu"; otherwise the output is `Launch.stub()`, or None
     timeout_s   most virtual seconds that a launch may take before a driver calls it DeviceTimeout; None: no limit
+    tilings     operator -> placement of its tiling, one of those that the price file lists for it, in place of the file's own
+    graph       True: launches of every kind that has a graph in the file are replays; False: none; None: those with a `Launch.graph`
+    level       torch_npu's task queue level, 0, 1 or 2, in place of the file's
 
-    Raises ConfigError and ProfileError as `load_prices` does.
+    Raises ConfigError for what cannot be chosen, and what `load_prices` raises.
     """
 
     name = "sim"
@@ -44,11 +48,17 @@ class SimBackend:
         seed: int = 0,
         execute: bool = False,
         timeout_s: float | None = None,
+        tilings: Mapping[str, str] | None = None,
+        graph: bool | None = None,
+        level: int | None = None,
     ) -> None:
         if not isinstance(seed, int):
             raise ConfigError(f"seed is an int; got {seed!r}")
-        self.prices, self.execute, self.timeout_s = load_prices(prices), execute, timeout_s
-        self.clock = VirtualClock(Kernel(), self.prices, seed)
+        self.prices, self.execute, self.timeout_s = at_level(load_prices(prices), level), execute, timeout_s
+        self.host = self.prices.host
+        chosen = dict(tilings or {})
+        refuse_no_graph(self.prices, graph)
+        self.clock = VirtualClock(Kernel(), self.prices, seed, chosen, graph, execute)
         self.capabilities = Capabilities(
             {
                 "asynchronous": True,
@@ -56,14 +66,21 @@ class SimBackend:
                 "wall_clock": "virtual time: figures are simulated, not measured",
                 "parallel": True,
             },
-            {"prices": self.prices.name, "source": self.prices.source, "seed": seed},
+            {
+                "prices": self.prices.name,
+                "source": self.prices.source,
+                "seed": seed,
+                "tilings": {**{name: op.placement for name, op in self.prices.ops.items() if len(op.placements) > 1}, **chosen},
+                "graph": graph,
+                "level": self.prices.machine.level,
+            },
         )
         self._streams: dict[str, SimStream] = {}
         self._residents: dict[int, Any] = {}
         self._keys, self._closed = itertools.count(), False
 
     def stream(self, name: str = "compute") -> SimStream:
-        """See `Backend.stream`: streams run beside each other and slow each other by nothing."""
+        """See `Backend.stream`. An operator whose price names that stream runs there too."""
         if name not in self._streams:
             self._streams[name] = SimStream(name, self.clock, self._resolve)
         return self._streams[name]
@@ -82,11 +99,11 @@ class SimBackend:
         self._closed = True
         self._residents.clear()
 
-    def _resolve(self, launch: Launch) -> Callable[[], Any]:
+    def _resolve(self, launch: Launch) -> Callable[[], Any] | None:
         """What gives the launch's output. Inputs are copied: the caller may reuse them, and the launch begins later."""
         self._refuse_closed()
         if not self.execute:
-            return launch.stub or _nothing
+            return launch.stub
         args, kwargs = bind(attrs.evolve(launch, inputs=copy.deepcopy(launch.inputs)))
         return partial(self._function(launch), *args, **kwargs)
 
@@ -109,5 +126,18 @@ class SimBackend:
         self.close()
 
 
-def _nothing() -> None:
-    """The output of a launch without a stub."""
+def at_level(prices: Prices, level: int | None) -> Prices:
+    """The same prices at a level of the task queue; None: the file's. Raises ConfigError."""
+    if level is None:
+        return prices
+    if isinstance(level, bool) or level not in LEVELS:
+        refuse("level of the task queue", level, map(str, LEVELS))
+    hardware = prices.hardware
+    return attrs.evolve(prices, hardware=attrs.evolve(hardware, rows=hardware.rows._replace(level=level)))
+
+
+def refuse_no_graph(prices: Prices, graph: bool | None) -> None:
+    """Raise ConfigError for launches that shall be replays where the file has no price for one."""
+    if graph and not any(launch.graph for launch in prices.launches.values()):
+        kinds = ", ".join(sorted(prices.launches)) or "KIND"
+        raise ConfigError(f"graph=True, but no launch of {prices.name!r} has a graph: add a section [launch.KIND.graph] for one of {kinds}")

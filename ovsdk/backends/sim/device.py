@@ -1,37 +1,63 @@
-"""Virtual time for the drivers, and the device in it: a FIFO server per stream.
+"""Virtual time for the drivers, and what they hold of the device in it: streams to submit to, and futures.
 
 The host is no process here: the driver's own code runs between two calls of the clock, in no time, and the time that a
-stage costs passes in its `lap`, after its body. So what a stage submits is *staged* and enters the device when the lap
-has passed. While the clock passes time it pumps the kernel, where the device works.
+stage costs passes in its `lap`, after its body. So what a stage submits is *staged*; when the lap has passed the lane
+enqueues it row by row, which takes its own time, and blocks where a queue is full or a tiling needs values. While the
+clock passes time it pumps the kernel, where the device works.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...errors import SimulationError
 from ...interfaces import Future, Signal
 from ...ledger import NAMES
 from ...types import Launch
-from .kernel import Body, Event, Kernel, Queue, get
+from .host import Host, HostLane
+from .kernel import Body, Event, Kernel
+from .lower import NO_TILINGS, Lowering
+from .price import Features, Kept
 from .prices import Prices
+from .rows import Program
+from .servers import Again, Call, Device, Flight, FreeLane, Lane, Times
 
 NO_STEP = -1
 """The step of a launch that no stage submitted (a warm-up in `Executor.open`): its draws are keyed by it."""
+NO_FEATURES: Mapping[str, float] = {}
 
-Call = Callable[[], Any]
-Enter = Callable[[int], None]
-"""Enter the device as a launch of that step."""
-Resolve = Callable[[Launch], Call]
+Resolve = Callable[[Launch], Call | None]
 
 
 class VirtualClock:
-    """See `Clock`. Time is the kernel's; one pumps, whoever waits."""
+    """See `Clock`. Time is the kernel's; one pumps, whoever waits.
 
-    def __init__(self, kernel: Kernel, prices: Prices, seed: int) -> None:
-        self.kernel, self.prices, self.seed = kernel, prices, seed
-        self._staged: list[Enter] = []
+    tilings     operator -> placement, in place of the price file's
+    graph       whether launches of a kind that has a graph are replays; None: those that carry a graph key
+    copies      whether results are read when their copy begins, as arrays are; else they are only handed on
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        prices: Prices,
+        seed: int,
+        tilings: Mapping[str, str] = NO_TILINGS,
+        graph: bool | None = None,
+        copies: bool = False,
+    ) -> None:
+        self.kernel, self.prices, self.seed, self.graph, self.copies = kernel, prices, seed, graph, copies
+        self.host, self.lowering = Host(kernel, prices.host), Lowering(prices, seed, tilings)
+        self.device = Device(kernel, prices, self.host)
+        crowded = prices.machine.level > 0 and prices.host.cores == 1
+        self._thread = self.host.thread("host")
+        self._lane: Lane | None = HostLane(self._thread) if crowded else None
+        self._priced = {name: Kept(price, seed, prices.features) for name, price in prices.stages.items()}
+        kept = map(self._priced.get, NAMES)
+        self._constant_ns = [None if price is None else price.constant_ns for price in kept]
+        self._staged: list[Flight] = []
 
     def now_ns(self) -> int:
         """Virtual ns since the backend was opened."""
@@ -39,30 +65,38 @@ class VirtualClock:
 
     def price_ns(self, stage: int, step: int, features: Mapping[str, float] | None) -> int:
         """What a stage costs; `features` None: what an ask without a batch costs. Raises CostUnknown."""
-        if features is None:
-            return self.prices.stage_ns("ask", {}, self.seed, step)
-        return self.prices.stage_ns(NAMES[stage], features, self.seed, step)
+        name = NAMES[stage] if features is not None else "ask"
+        if name not in self._priced:
+            self.prices.stage(name)  # raises
+        return self._priced[name].ns(features or NO_FEATURES, step)
 
     def lap(self, stage: int, step: int, features: Mapping[str, float] | None) -> int:
-        """Let the stage's price pass, then let in what its body has submitted. Raises CostUnknown."""
-        staged = self.take_staged()
-        self.kernel.run_until(self.kernel.now_ns + self.price_ns(stage, step, features))
-        self.let_in(staged, step)
-        return self.kernel.now_ns
+        """Let the stage's price pass, then enqueue what its body has submitted. Raises CostUnknown."""
+        kernel, price_ns = self.kernel, self._constant_ns[stage]
+        staged = self.take_staged() if self._staged else ()
+        if features is None or price_ns is None:
+            price_ns = self.price_ns(stage, step, features)
+        if self._lane is None:
+            kernel.run_until(kernel.now_ns + price_ns)
+        else:
+            self._drive(self._lane.work(price_ns))
+        for flight in staged:
+            self._drive(self.device.enqueue(flight, step, self._lane or FREE))
+        return kernel.now_ns
 
-    def stage(self, enter: Enter) -> None:
-        """Keep what is to enter the device when the running stage has passed."""
-        self._staged.append(enter)
+    def stage(self, flight: Flight) -> None:
+        """Keep a launch that is to be enqueued when the running stage has passed."""
+        self._staged.append(flight)
 
-    def take_staged(self) -> list[Enter]:
+    def take_staged(self) -> list[Flight]:
         """What has been staged since this was last called: what a stage submitted, if called right after its body."""
         staged, self._staged = self._staged, []
         return staged
 
-    def let_in(self, staged: list[Enter], step: int) -> None:
-        """Let what was staged enter the device, as that step's."""
-        for enter in staged:
-            enter(step)
+    def enter(self, staged: list[Flight], step: int, lane: Lane | None = None) -> Body:
+        """Enqueue what was staged, as that step's, from that lane; to be run by it. It ends with the last enqueue."""
+        for flight in staged:
+            yield from self.device.enqueue(flight, step, lane or FREE)
 
     def signal(self) -> Signal:
         """An event of the kernel."""
@@ -70,17 +104,32 @@ class VirtualClock:
 
     def wait(self, futures: Sequence[Future], signal: Signal | None, deadline_ns: int | None) -> int:
         """See `Clock.wait`. Raises Deadlock if what is waited for can never come, SimulationError if it can never come in virtual time."""
-        self.let_in(self.take_staged(), NO_STEP)
-
-        def waits() -> bool:
-            return not ((futures and all(f.done() for f in futures)) or (signal is not None and signal.is_set()))
-
+        if self._staged:
+            self._drive(self.enter(self.take_staged(), NO_STEP, self._lane or FREE))
+        waits = _until_all(futures, signal)
         in_time = self.kernel.run_while(waits, deadline_ns)
         if not in_time or (waits() and self.kernel.next_ns() is None):
             self._refuse_foreign(futures)
         if not in_time:
             raise self.kernel.deadlock(_describe(futures, signal))
         return self.kernel.now_ns
+
+    def _drive(self, body: Body) -> None:
+        """Do what a lane does in the caller's own time. A free lane only lets time pass and waits for events: nothing needs a process."""
+        kernel = self.kernel
+        if self._lane is not None:
+            self._until(kernel.spawn("host lane", body).ended)
+            self._thread.let_go()  # another driver's lanes may be the next
+            return
+        for verb in body:
+            if isinstance(verb, int):
+                kernel.run_until(kernel.now_ns + verb)
+            else:
+                self._until(verb[1])
+
+    def _until(self, event: Event) -> None:
+        if not self.kernel.run_while(lambda: not event.is_set()):
+            raise self.kernel.deadlock(f"the launching lane waits for {event.name!r}")
 
     def _refuse_foreign(self, futures: Sequence[Future]) -> None:
         for future in futures:
@@ -91,79 +140,95 @@ class VirtualClock:
                 )
 
 
-class SimFuture:
-    """Handle of a simulated launch. `span_ns`: when it ran, None until it is done."""
+FREE = FreeLane()
 
-    __slots__ = ("_callbacks", "_clock", "_error", "_value", "span_ns")
 
-    def __init__(self, clock: VirtualClock) -> None:
+class SimFuture(Flight):
+    """Handle of a simulated launch. The host may have the result when it is done; where it has been can be asked for then."""
+
+    __slots__ = ("_callbacks", "_clock")
+
+    def __init__(self, clock: VirtualClock, program: Program, stream: str, call: Call | None, again: Again | None) -> None:
+        super().__init__(program, stream, call, clock.copies, again)
         self._clock, self._callbacks = clock, []  # type: VirtualClock, list[Callable[[SimFuture], Any]]
-        self._error: Exception | None = None
-        self._value: Any = None
-        self.span_ns: tuple[int, int] | None = None
 
     def done(self) -> bool:
         """See `Future.done`."""
-        return self.span_ns is not None
+        return self.landed
 
     def result(self) -> Any:
         """See `Future.result`; lets virtual time pass until it is done."""
-        if self.span_ns is None:
+        if not self.landed:
             self._clock.wait((self,), None, None)
-        if self._error is not None:
-            raise self._error
-        return self._value
+        if self.error is not None:
+            raise self.error
+        return self.value
 
     def add_done_callback(self, callback: Callable[[SimFuture], Any]) -> None:
         """Call `callback(self)` when this is done; now, if it is."""
-        if self.span_ns is None:
-            self._callbacks.append(callback)
-        else:
+        if self.landed:
             callback(self)
+        else:
+            self._callbacks.append(callback)
 
-    def compute(self, call: Call) -> None:
-        """Take what the call gives, or what it raises. Nobody sees it before `finish`."""
-        try:
-            self._value = call()
-        except Exception as error:
-            self._error = error
+    @property
+    def span_ns(self) -> tuple[int, int] | None:
+        """From the first begin of an operator on the device to the last end; None until the future is done."""
+        spans = self.spans
+        return (min(begin for _, begin, _ in spans), max(end for _, _, end in spans)) if spans else None
 
-    def finish(self, begin_ns: int, end_ns: int) -> None:
-        """It ran from `begin_ns` to now."""
-        self.span_ns = (begin_ns, end_ns)
+    @property
+    def spans(self) -> list[Times]:
+        """(name, begin, end) of each operator on the device, in ns, in the order of enqueue; empty until the future is done."""
+        return self.operators() if self.landed else []
+
+    @property
+    def sync_spans(self) -> list[Times]:
+        """(operator, begin, end), in ns: when the launching lane was blocked for values to tile by; empty until it is done."""
+        return list(self.syncs) if self.landed else []
+
+    @property
+    def server_spans(self) -> dict[str, list[Times]]:
+        """Server -> what it did for this launch: "stream NAME", "task queue", "aicpu", "h2d", "d2h"; empty until it is done."""
+        return self.served(self._clock.device.latency_ns) if self.landed else {}
+
+    def land(self) -> None:
+        """See `Flight.land`."""
+        self.landed = True
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
 
 
 class SimStream:
-    """FIFO of one server: a launch begins when it has entered and the one before has ended, and takes its price."""
+    """FIFO of launches: each begins when it has been enqueued and the one before has ended."""
 
     def __init__(self, name: str, clock: VirtualClock, resolve: Resolve) -> None:
-        self._clock, self._resolve = clock, resolve
-        self._queue = Queue(name=name)
-        clock.kernel.spawn(f"stream {name}", self._serve(), server=True)
+        self._name, self._clock, self._resolve = name, clock, resolve
+        clock.device.stream(name)
 
     def submit(self, launch: Launch) -> SimFuture:
-        """See `Stream.submit`. Raises CostUnknown for a launch that has no price."""
-        clock = self._clock
-        clock.prices.launch_ns(launch.kind, launch.features)  # who submits it is told, not who waits for it
-        future, call = SimFuture(clock), self._resolve(launch)
-
-        def enter(step: int) -> None:
-            self._queue.offer((future, call, clock.prices.launch_ns(launch.kind, launch.features, clock.seed, step)))
-
-        clock.stage(enter)
+        """See `Stream.submit`. Raises CostUnknown for a launch that has no price, ConfigError for one that cannot be a graph."""
+        clock, lowering = self._clock, self._clock.lowering
+        kind, features = launch.kind, launch.features
+        graph = launch.graph is not None if clock.graph is None else clock.graph
+        program = lowering.program(kind, features, NO_STEP, graph)  # who submits what has no price is told, not who waits for it
+        again = partial(_of_step, lowering, kind, features, graph) if lowering.drawn(kind) else None
+        future = SimFuture(clock, program, self._name, self._resolve(launch), again)
+        clock.stage(future)
         return future
 
-    def _serve(self) -> Body:
-        kernel, take = self._clock.kernel, get(self._queue)
-        while True:
-            future, call, price_ns = yield take
-            begin_ns = kernel.now_ns
-            future.compute(call)
-            yield price_ns
-            future.finish(begin_ns, kernel.now_ns)
+
+def _of_step(lowering: Lowering, kind: str, features: Features, graph: bool, step: int) -> Program:
+    return lowering.program(kind, features, step, graph)
+
+
+def _until_all(futures: Sequence[Future], signal: Signal | None) -> Callable[[], bool]:
+    """Whether one has to go on waiting. A single future is what drivers wait for in every step."""
+    if len(futures) == 1 and signal is None:
+        done = futures[0].done
+        return lambda: not done()
+    return lambda: not ((futures and all(f.done() for f in futures)) or (signal is not None and signal.is_set()))
 
 
 def _describe(futures: Sequence[Future], signal: Signal | None) -> str:

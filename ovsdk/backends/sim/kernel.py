@@ -266,9 +266,10 @@ class Kernel:
 
     def run_until(self, time_ns: int) -> None:
         """Run all that ends up to and at `time_ns`, but nothing that begins there: the caller may. The time is then `time_ns`."""
-        if self._due(time_ns):
+        if self._ready or (self._heap and self._heap[0][0] <= time_ns):  # or nothing is due, as for most stages of a step
             self._run(iter(lambda: self._due(time_ns), False))
-        self.now_ns = max(self.now_ns, time_ns)
+        if self.now_ns < time_ns:
+            self.now_ns = time_ns
 
     def run(self) -> None:
         """Run until nothing can happen any more. Raises Deadlock if a process that is no server still waits."""

@@ -2,55 +2,78 @@
 
 The scheduling lane is the caller's, as with threads: its time passes in the clock's `lap` and `wait`, which pump the
 kernel. The execution lane is a process there, so it works meanwhile. A stage body is atomic at its begin and its price
-follows. Handing a step over costs nothing; the finish of an amend, on the execution lane, is part of amend's price.
-Not modelled: the GIL. The lanes never wait for each other, as if all host work let go of it.
+follows; then it enqueues what the body has submitted. Handing a step over costs nothing; the finish of an amend, on the
+execution lane, is part of amend's price, but for its enqueue.
+
+The price file's [machine] says what the lanes share (see `host`); without cores and gil each has its own. With a GIL a lane
+that computes holds it, and one that is woken, by a step or by a result, gets it first, or else waits: a span "wait GIL".
+As in `threads`, a lane that hands a step over and would go on computing first blocks until it has been taken.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import cast
 
-from ...driver import LANES, Driver, sooner
-from ...ledger import AMEND, DEVICE, PREPARE, RETIRE
+from ...driver import LANES, Driver, done, sooner
+from ...interfaces import Future, Signal
+from ...ledger import AMEND, DEVICE, LAUNCH, NAMES, PLAN, PREPARE, RETIRE
 from ...stages import Stages
 from ...types import BLOCKED, MOVED, Progress, Span
+from .device import FREE, VirtualClock
+from .host import Host, HostLane, HostModel, Thread
 from .kernel import BEGIN, Body, Event, sleep, wait
 
-if TYPE_CHECKING:
-    from .device import VirtualClock
-
 SCHEDULING, EXECUTION = LANES["threads"]["scheduling"], LANES["threads"]["execution"]
+
+APART = HostModel()
+"""Lanes that are not in each other's way."""
 
 
 class LanesDriver(Driver):
     """Two host lanes in virtual time. Takes the decisions that every driver takes."""
 
     kind, lane = "threads", "scheduling"
-    clock: VirtualClock
 
     def __init__(self, stages: Stages) -> None:
+        self._virtual = cast(VirtualClock, stages.clock)
+        launcher = self._virtual.prices.machine.level > 0
+        shared = self._virtual.host.model.contended(len(LANES["threads"]) + launcher)
+        self._host = self._virtual.host if shared else Host(self._virtual.kernel, APART)
+        self._here, self._there = (self._host.thread(lane, partial(self._waited, lane)) for lane in LANES["threads"])
+        self._launches = HostLane(self._there) if shared else FREE
+        if shared:
+            stages.clock = LaneClock(self._virtual, self._here)
         super().__init__(stages)
-        stages.notes.append("two host lanes, without a GIL between them")
-        self._work, self._amended, self._over = Event("work for the execution lane"), False, False
-        self.clock.kernel.spawn("execution lane", self._execute(), server=True)
+        stages.notes.append(f"two host lanes, {self._host.model}")
+        self._work, self._taken = Event("work for the execution lane"), Event("the execution lane to take a step")
+        self._amended = self._over = False
+        self._rests = True
+        self._virtual.kernel.spawn("execution lane", self._execute(), server=True)
 
     def advance(self, timeout_s: float | None = None) -> Progress:
         """See `Driver.advance`: one move of the scheduling lane; the execution lane moves while that takes time."""
         stage = self.ledger.next_of(SCHEDULING)
         if stage < 0:
             return self._need(stage, timeout_s)
+        planned = self.ledger.ended[PLAN]
         if stage == AMEND:
             self._amend()
         else:
             self.stages.move(stage, self.lane)
-        if stage != RETIRE:
-            self._work.set()
+        if stage == AMEND or self.ledger.ended[PLAN] > planned:
+            self._hand_over(self.ledger.begun[stage] - 1)
         return MOVED
 
     def shut(self) -> None:
         """The execution lane ends when it has done what it does."""
         self._over = True
         self._work.set()
+        self._here.let_go()
+        if self._host.lock is not None:
+            waited = ", ".join(f"{thread.name} {thread.waited_ns / 1e6:.3f} ms" for thread in (self._here, self._there))
+            self.stages.notes.append(f"waited for the GIL: {waited}")
 
     # ---- scheduling lane ----
 
@@ -58,6 +81,17 @@ class LanesDriver(Driver):
         begin_ns, number = self.clock.now_ns(), self.stages.amend()
         self._passed(AMEND, "amend", self.lane, number, begin_ns, self.clock.lap(AMEND, number, self.stages.features(AMEND, number)))
         self._amended = True
+
+    def _hand_over(self, number: int) -> None:
+        """Wake the execution lane; if it rests, and this one would keep the GIL, wait until it has taken the step."""
+        acknowledged, begin_ns = self._rests and self._host.lock is not None and self._goes_on(), self.clock.now_ns()
+        self._taken.clear()
+        self._work.set()
+        if acknowledged:
+            self._emit("hand-over", self.lane, number, begin_ns, self.clock.wait((), self._taken, None))
+
+    def _goes_on(self) -> bool:
+        return self.ledger.next_of(SCHEDULING) >= 0 or (bool(self.stages.oldest().futures) and done(self.stages.oldest().futures))
 
     def _need_device(self, timeout_s: float | None) -> Progress:
         """Wait for the oldest step's futures; where it has not been launched yet, for the execution lane."""
@@ -72,43 +106,102 @@ class LanesDriver(Driver):
     # ---- execution lane ----
 
     def _execute(self) -> Body:
+        yield from self._rest()
         while not self._over:
             yield sleep(0, BEGIN)  # all that ends now has ended
             stage = self.ledger.next_of(EXECUTION)
             if self._amended:
-                self._finish()
+                yield from self._finish()
             elif stage >= 0:
                 yield from self._move(stage)
             else:
                 yield from self._rest()
+        self._there.let_go()
 
     def _move(self, stage: int) -> Body:
         begin_ns, number = self.clock.now_ns(), self.stages.work(stage)
-        staged = self.clock.take_staged()
-        yield self.clock.price_ns(stage, number, self.stages.features(stage, number))
-        self.clock.let_in(staged, number)
+        staged = self._virtual.take_staged()
+        price_ns = self._virtual.price_ns(stage, number, self.stages.features(stage, number))
+        yield from self._there.compute(self._host.model.pieces(NAMES[stage], price_ns))
+        yield from self._virtual.enter(staged, number, self._launches)
         self._passed(stage, self.stages.settle(stage), "execution", number, begin_ns, self.clock.now_ns())
-        self.signal.set()
+        if stage == LAUNCH:
+            self.signal.set()
 
-    def _finish(self) -> None:
+    def _finish(self) -> Body:
         self._amended = False
-        number = self.ledger.ended[AMEND]
+        begin_ns, number = self.clock.now_ns(), self.ledger.ended[AMEND]
         self.stages.finish(number)
-        self.clock.let_in(self.clock.take_staged(), number)
+        yield from self._virtual.enter(self._virtual.take_staged(), number, self._launches)
         self.stages.settle(AMEND)
+        self._emit("finish", "execution", number, begin_ns, self.clock.now_ns())
         self.signal.set()
 
     def _rest(self) -> Body:
-        begin_ns = self.clock.now_ns()
+        begin_ns, self._rests = self.clock.now_ns(), True
         while not (self._amended or self._over or self.ledger.next_of(EXECUTION) >= 0):
             self._work.clear()
-            yield wait(self._work)
+            yield from self._there.block(wait(self._work))
+        yield from self._there.take()
+        self._rests = False
+        self._taken.set()
         self._emit("wait batch", "execution", self.ledger.begun[PREPARE], begin_ns, self.clock.now_ns())
+
+    # ---- both ----
 
     def _passed(self, stage: int, what: str, lane: str, number: int, begin_ns: int, end_ns: int) -> None:
         self.stages.stage_ns[stage] += end_ns - begin_ns
         self._emit(what, lane, number, begin_ns, end_ns)
 
+    def _waited(self, lane: str, begin_ns: int, end_ns: int) -> None:
+        stage = RETIRE if lane == "scheduling" else LAUNCH
+        self._emit("wait GIL", lane, self.ledger.ended[stage], begin_ns, end_ns)
+
     def _emit(self, what: str, lane: str, number: int, begin_ns: int, end_ns: int) -> None:
         if self.stages.emit is not None:
             self.stages.emit(Span(lane, what, number, begin_ns, end_ns))
+
+
+class LaneClock:
+    """The clock as the scheduling lane sees it where lanes share something: it computes as `thread`, and blocks without the GIL.
+
+    The rest of the world goes on as on the clock beneath, which is also the execution lane's.
+    """
+
+    def __init__(self, clock: VirtualClock, thread: Thread) -> None:
+        self._clock, self._thread = clock, thread
+        thread.take_at_once()
+
+    def now_ns(self) -> int:
+        """See `Clock.now_ns`."""
+        return self._clock.now_ns()
+
+    def signal(self) -> Signal:
+        """See `Clock.signal`."""
+        return self._clock.signal()
+
+    def lap(self, stage: int, step: int, features: Mapping[str, float] | None) -> int:
+        """See `VirtualClock.lap`: it takes longer where the lane has to share."""
+        staged, price_ns = self._clock.take_staged(), self._clock.price_ns(stage, step, features)
+        name = "ask" if features is None else NAMES[stage]
+        self._pump(self._thread.compute(self._thread.host.model.pieces(name, price_ns)))
+        if staged:
+            self._pump(self._clock.enter(staged, step, HostLane(self._thread)))
+        return self._clock.now_ns()
+
+    def wait(self, futures: Sequence[Future], signal: Signal | None, deadline_ns: int | None) -> int:
+        """See `VirtualClock.wait`; returns with the GIL, which may be after the deadline."""
+        if not ((futures and done(tuple(futures))) or (signal is not None and signal.is_set())):
+            self._thread.let_go()
+        self._clock.wait(futures, signal, deadline_ns)
+        if not self._thread.take_at_once():
+            self._pump(self._thread.take())
+        return self._clock.now_ns()
+
+    def _pump(self, body: Body) -> None:
+        """Let time pass until the lane has done that, and all else that ends then."""
+        kernel = self._clock.kernel
+        process = kernel.spawn(f"{self._thread.name} lane", body)
+        if not kernel.run_while(lambda: not process.ended.is_set()):
+            raise kernel.deadlock()
+        kernel.run_until(kernel.now_ns)

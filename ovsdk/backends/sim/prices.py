@@ -1,45 +1,74 @@
-"""Prices: what a host stage and a launch cost in virtual time. From a price file (TOML, schema 1) or a mapping like it.
+"""Prices: what host stages and launches cost in virtual time, and on what. A price file (TOML, schema 1) or a mapping like it.
 
     schema = 1
     name   = "mine"
-    source = "where the figures come from"
-    [stage]                         # host time; a stage that is not listed has no price
-    plan_us = 12000                 # also prepare_us, launch_us, amend_us, retire_us
-    ask_us  = 0                     # a plan that gave no batch; 0 if left out
-    [launch.decode]                 # Launch.kind
-    features  = { batch = 8 }       # defaults; a Launch overrides
-    device_us = 45000               # in this form of the simulator a launch is one operator
+    source = "where the figures come from"          # also in each section and operator, for its own figures
+    [machine]                                       # all optional: what is left out costs nothing and never binds
+    cores  = 8                                      # of the host; left out: one for each thread
+    gil    = { switch_us = 5000, handoff_us = 8 }   # left out: no GIL. Also overshoot_us, and share = { prepare = 0.3 }: see `host.Share`
+    queue  = { level = 1, task = 4096, device = 1024 }  # torch_npu's TASK_QUEUE_ENABLE; rows that its queue, and a stream's, hold.
+                                                    # left out: no task queue, level 0
+    h2d    = { latency_us = 8,  gb_per_s = 20 }     # copy engines. pinned = false: pageable memory, the lane waits for
+    d2h    = { latency_us = 30, gb_per_s = 20 }     # the stream and copies itself
+    launch_latency_us = 10                          # from the launcher's end to the earliest begin on the device
+    aicpu_workers = 4
+    streams = "beside"                              # or "shared": n kernels at once on n streams run at 1/n of their speed
+    [stage]                                         # host time without what its operators cost; unlisted: no price
+    plan_us = 12000                                 # also prepare_us, launch_us, amend_us, retire_us
+    ask_us  = 0                                     # a plan that gave no batch; 0 if left out
+    [launch.decode]                                 # Launch.kind
+    features     = { batch = 8 }                    # defaults; a Launch overrides, and a Batch for its stages
+    ops          = ["embed", { repeat = 28, ops = ["attention", "moe"] }, "sample"]     # or device_us = 45000: one operator
+    inputs_bytes = 4096                             # copied to the device before the first operator; left out: no copy
+    result_bytes = 64                               # copied back after the last; the copy has its latency even for 0 bytes
+    [launch.decode.graph]                           # its replay: one enqueue, all kernels; see `lower`
+    host_us = 120                                   # also tiling_us, launcher_us
+    update  = ["attention"]                         # operators whose task is updated before each replay
+    update_us = 180                                 # each, on the lane, and its tiling_us
+    [op.default]                                    # what an operator does not say itself
+    host_us = 60                                    # enqueue, on the launching lane
+    tiling_us = 0                                   # its tiling, computed on the host
+    launcher_us = 40                                # on the task queue's thread
+    [op.attention]
+    device_us = { by = "kv_tokens", at = [[8192, 400], [32768, 640]] }
+    aicpu_us  = 0                                   # on the device's AICPU, before it begins
+    stream    = "side"                              # left out: the stream that the launch was submitted to
+    waits     = ["embed"]                           # of each the latest before this one, on another stream
+    [op.reduce_sum]
+    device_us   = 80
+    value_bytes = 32                                # what a host-value tiling copies to the host
+    tiling      = "host-shape"                      # the placement, unless another is chosen
+    [op.reduce_sum.placement]                       # what each adds; only those listed may be chosen
+    host-shape      = { tiling_us = 0 }
+    host-value      = { tiling_us = 40 }
+    in-kernel       = { device_us = 2 }
+    device-metadata = { op = { host_us = 60, launcher_us = 40, device_us = 6 } }
+    aicpu           = { aicpu_us = 25 }
+    [calibration]                                   # optional, of the profile that the figures were read from; errors are shares
+    trace_sha256 = "..."
+    self_replay = 0.01                              # also held_out, paired
 
-A price is one of
-
-    45000                                               us
-    { us = 9960, per = { batch = 5 } }                  affine: us + 5 * batch
-    { by = "kv_tokens", at = [[8192, 400], [32768, 640]] }  linear between the points, refused outside them
-    { quantiles = [[0.05, 870], [0.5, 900], [0.99, 1010]] } drawn: the inverse distribution function, linear between,
-                                                        the first and last value beyond
-    a Python callable(features) -> us                   in a mapping only; it must be a function of its argument alone
-
-and gives ns: us * 1000 in double precision, rounded half to even. A draw is a function of (seed, price, step) alone, never
-of the order of calls: runs with the same seed share their random numbers, whatever else differs (common random numbers).
+How one price is written: see `price`. How a launch becomes rows: see `lower`.
 """
 
 from __future__ import annotations
 
-import bisect
-import functools
-import hashlib
 import importlib.resources
-import itertools
-import math
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from numbers import Real
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 import attrs
 
-from ...errors import CostUnknown, ProfileError, SimulationError, guess, refuse
+from ...errors import CostUnknown, ProfileError, guess, refuse
+from .hardware import STAGES, Copy, Hardware, read_hardware
+from .host import HostModel
+from .operators import HOST_VALUE, OWN, LaunchPrice, Op, read_launch, read_ops, streams_of
+from .price import Affine, Features, Kept, Price, read_price
+from .reading import Entry, listed
+from .rows import Machine
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,116 +76,68 @@ else:
     import tomli as tomllib
 
 SCHEMA = 1
-STAGES = ("plan", "prepare", "launch", "amend", "retire", "ask")
-LATER = {
-    "machine": "section [machine]",
-    "op": "section [op]",
-    "calibration": "section [calibration]",
-    "ops": "a launch of several operators (ops)",
-}
-"""What schema 1 defines and this form of the simulator cannot price yet."""
-
-Features = Mapping[str, float]
-Points = tuple[tuple[float, float], ...]
-
-
-class Price(Protocol):
-    """A cost. `where` is its key path in the price file, and the name of its random stream."""
-
-    @property
-    def where(self) -> str: ...
-
-    def us(self, features: Features, seed: int, step: int) -> float:
-        """Microseconds. Raises CostUnknown for a feature that is not there or outside a table."""
-        ...
 
 
 @attrs.frozen
-class Affine:
-    """`fixed + sum(per[f] * f)`; a plain number is one with an empty `per`."""
+class Calibration:
+    """How good figures are that were read from a profile. Errors are shares: of a replay of the profile itself, of the part
+    that was held out, of a pair of runs without and with overlap. None: not known."""
 
-    where: str
-    fixed: float
-    per: Mapping[str, float] = attrs.field(factory=dict)
-
-    def us(self, features: Features, seed: int, step: int) -> float:
-        """See `Price.us`."""
-        us = self.fixed
-        for name, rate in self.per.items():
-            us += rate * _feature(self.where, features, name)
-        return us
-
-
-@attrs.frozen
-class Table:
-    """Linear between points (feature, us); outside them nothing is known."""
-
-    where: str
-    by: str
-    at: Points
-
-    def us(self, features: Features, seed: int, step: int) -> float:
-        """See `Price.us`."""
-        x, low, high = _feature(self.where, features, self.by), self.at[0][0], self.at[-1][0]
-        if not low <= x <= high:
-            raise CostUnknown(f"{self.where} is priced for {self.by} from {low:g} to {high:g}; got {x:g}: add a point to `at`")
-        return _between(self.at, x)
-
-
-@attrs.frozen
-class Quantiles:
-    """Drawn from points (probability, us) of an inverse distribution function."""
-
-    where: str
-    at: Points
-
-    def us(self, features: Features, seed: int, step: int) -> float:
-        """See `Price.us`."""
-        return _between(self.at, uniform(seed, self.where, step))
-
-
-@attrs.frozen
-class Computed:
-    """A Python function of the features."""
-
-    where: str
-    function: Callable[[Features], float]
-
-    def us(self, features: Features, seed: int, step: int) -> float:
-        """See `Price.us`. What the function raises is raised."""
-        return self.function(features)
-
-
-@attrs.frozen
-class LaunchPrice:
-    """What a launch kind costs on the device, with default features."""
-
-    features: Features
-    device: Price
+    trace_sha256: str | None = None
+    self_replay: float | None = None
+    held_out: float | None = None
+    paired: float | None = None
 
 
 @attrs.frozen
 class Prices:
-    """A price file. `stages` by name (see `STAGES`), `launches` by `Launch.kind`."""
+    """A price file. `stages` by name, `launches` by `Launch.kind`, `ops` by name."""
 
     name: str
     source: str
     stages: Mapping[str, Price]
     launches: Mapping[str, LaunchPrice]
+    ops: Mapping[str, Op] = attrs.field(factory=dict)
+    hardware: Hardware = attrs.field(factory=Hardware)
+    streams: tuple[str, ...] = (OWN,)
+    """Names by `Row.stream`."""
+    calibration: Calibration = attrs.field(factory=Calibration)
+    sources: Mapping[str, str] = attrs.field(factory=dict)
+    """Key path of a section -> where its figures come from, if it says so itself."""
+
+    @property
+    def machine(self) -> Machine:
+        """What rows run on."""
+        return self.hardware.rows._replace(streams=len(self.streams))
+
+    @property
+    def host(self) -> HostModel:
+        """What lanes run on."""
+        return self.hardware.host
+
+    def stage(self, stage: str) -> Price:
+        """The price of a stage. Raises CostUnknown."""
+        price = self.stages.get(stage)
+        if price is None:
+            raise CostUnknown(f"no price for stage {stage!r}: add {stage}_us to [stage]; priced: {listed(self.stages)}")
+        return price
+
+    def launch(self, kind: str) -> LaunchPrice:
+        """The price of a launch kind. Raises CostUnknown."""
+        launch = self.launches.get(kind)
+        if launch is None:
+            raise CostUnknown(f"no price for launch kind {kind!r}{guess(kind, self.launches)}; priced: {listed(self.launches)}")
+        return launch
+
+    @property
+    def features(self) -> Features:
+        """Features that every launch kind has the same default for; a batch that says nothing else has those."""
+        kinds = [launch.features for launch in self.launches.values()]
+        return {name: value for kind in kinds[:1] for name, value in kind.items() if all(k.get(name) == value for k in kinds)}
 
     def stage_ns(self, stage: str, features: Features, seed: int = 0, step: int = 0) -> int:
         """Host time of a stage in ns. Raises CostUnknown if there is no price or no such feature."""
-        price = self.stages.get(stage)
-        if price is None:
-            raise CostUnknown(f"no price for stage {stage!r}: add {stage}_us to [stage]; priced: {_listed(self.stages)}")
-        return _ns(price, features, seed, step)
-
-    def launch_ns(self, kind: str, features: Features, seed: int = 0, step: int = 0) -> int:
-        """Device time of a launch in ns. Raises CostUnknown if there is no price or no such feature."""
-        launch = self.launches.get(kind)
-        if launch is None:
-            raise CostUnknown(f"no price for launch kind {kind!r}{guess(kind, self.launches)}; priced: {_listed(self.launches)}")
-        return _ns(launch.device, {**launch.features, **features}, seed, step)
+        return Kept(self.stage(stage), seed, self.features).ns(features, step)
 
 
 def load_prices(source: str | Path | Mapping[str, Any] | Prices | None) -> Prices:
@@ -167,7 +148,7 @@ def load_prices(source: str | Path | Mapping[str, Any] | Prices | None) -> Price
     if isinstance(source, Prices):
         return source
     if isinstance(source, Mapping):
-        return _prices(source, "prices")
+        return _prices(Entry(source, "prices"))
     if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".toml")):
         return _read(Path(source))
     if source not in shipped():
@@ -184,60 +165,7 @@ def _profiles() -> Any:
     return importlib.resources.files("ovsdk") / "profiles"
 
 
-def uniform(seed: int, stream: str, step: int) -> float:
-    """A number in [0, 1), a function of its arguments: the splitmix64 sequence of that seed and stream at position `step`.
-
-    splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, as published by Vigna.
-    """
-    return (_mix(_origin(seed, stream) + (step + 1) * _GOLDEN) >> 11) * 2.0**-53
-
-
-_MASK, _GOLDEN = (1 << 64) - 1, 0x9E3779B97F4A7C15
-
-
-@functools.lru_cache(maxsize=1024)
-def _origin(seed: int, stream: str) -> int:
-    key = int.from_bytes(hashlib.blake2b(stream.encode(), digest_size=8).digest(), "little")
-    return _mix(key ^ _mix(seed * _GOLDEN))
-
-
-def _mix(z: int) -> int:
-    z &= _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
-
-
-def _between(points: Points, x: float) -> float:
-    right = bisect.bisect_left(points, (x,))
-    if right == 0 or right == len(points):
-        return points[min(right, len(points) - 1)][1]
-    (x0, y0), (x1, y1) = points[right - 1], points[right]
-    share = (x - x0) / (x1 - x0)
-    return y0 * (1 - share) + y1 * share  # exact at both ends, never below both
-
-
-def _feature(where: str, features: Features, name: str) -> float:
-    value: Any = features.get(name)
-    if value is None:
-        raise CostUnknown(f"{where} needs the feature {name!r}{guess(name, features)}; given: {_listed(features)}")
-    if not isinstance(value, Real) or not math.isfinite(value):
-        raise SimulationError(f"{where} is priced by the feature {name!r}, a finite number; got {value!r}")
-    return float(value)
-
-
-def _ns(price: Price, features: Features, seed: int, step: int) -> int:
-    us: Any = price.us(features, seed, step)
-    if not isinstance(us, (float, Real)) or not 0 <= float(us) < math.inf:  # float is a Real, but found much faster
-        raise SimulationError(f"{price.where} came out as {us!r} us at step {step} with {dict(features)!r}; allowed: finite, at least 0")
-    return round(float(us) * 1000)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
-
-
-# ---- grammar: each reader is given a value and where it stands, file first ----
+# ---- the structure of a file ----
 
 
 def _read(path: Path) -> Prices:
@@ -252,108 +180,61 @@ def _parse(toml: bytes, file: str) -> Prices:
         table = tomllib.loads(toml.decode())
     except ValueError as error:  # of the encoding or of the syntax
         raise ProfileError(f"price file {file!r} is not TOML: {error}") from error
-    return _prices(table, file)
+    return _prices(Entry(table, file))
 
 
-def _prices(value: Mapping[str, Any], file: str) -> Prices:
-    _keys(value, file, ("schema", "name", "source", "stage", "launch"), needed=("schema",))
-    if value["schema"] != SCHEMA or isinstance(value["schema"], bool):
-        _wrong(f"{file}: schema", value["schema"], f"{SCHEMA}, the one that this version reads")
-    stage = _table(value.get("stage", {}), f"{file}: stage", [f"{name}_us" for name in STAGES])
-    launch = _table(value.get("launch", {}), f"{file}: launch")
+def _prices(entry: Entry) -> Prices:
+    sections = ("schema", "name", "source", "machine", "stage", "launch", "op", "calibration")
+    keys = entry.table(sections, needed=("schema",))
+    if type(keys["schema"].value) is not int or keys["schema"].value != SCHEMA:
+        keys["schema"].wrong(f"{SCHEMA}, the one that this version reads")
+    hardware = read_hardware(keys.get("machine", entry.at("machine", {})))
+    ops = read_ops(keys.get("op", entry.at("op", {})))
+    launches = {kind: read_launch(kind, one, ops) for kind, one in keys.get("launch", entry.at("launch", {})).table().items()}
+    _refuse_no_engine(entry, hardware, ops, launches)
     return Prices(
-        name=_text(value.get("name", file.removesuffix(".toml")), f"{file}: name"),
-        source=_text(value.get("source", ""), f"{file}: source"),
-        stages={key[: -len("_us")]: _price(price, file, f"stage.{key}") for key, price in {"ask_us": 0, **stage}.items()},
-        launches={kind: _launch(one, file, f"launch.{kind}") for kind, one in launch.items()},
+        name=keys["name"].text() if "name" in keys else entry.file.removesuffix(".toml"),
+        source=keys["source"].text() if "source" in keys else "",
+        stages=_stages(keys.get("stage", entry.at("stage", {}))),
+        launches=launches,
+        ops=ops,
+        hardware=hardware,
+        streams=streams_of(launches.values()),
+        calibration=_calibration(keys["calibration"]) if "calibration" in keys else Calibration(),
+        sources=_sources(keys),
     )
 
 
-def _launch(value: Any, file: str, where: str) -> LaunchPrice:
-    table = _table(value, f"{file}: {where}", ("features", "device_us"), needed=("device_us",))
-    features = _table(table.get("features", {}), f"{file}: {where}.features")
-    return LaunchPrice(
-        features={name: _finite(number, f"{file}: {where}.features.{name}") for name, number in features.items()},
-        device=_price(table["device_us"], file, f"{where}.device_us"),
-    )
+def _stages(entry: Entry) -> dict[str, Price]:
+    keys = entry.table((*[f"{name}_us" for name in STAGES], "source"))
+    prices = {key.removesuffix("_us"): read_price(price) for key, price in keys.items() if key != "source"}
+    return {"ask": Affine("stage.ask_us", 0.0), **prices}
 
 
-def _price(value: Any, file: str, where: str) -> Price:
-    place = f"{file}: {where}"
-    if callable(value):
-        return Computed(where, value)
-    if not isinstance(value, Mapping):
-        return Affine(where, _us(value, place))
-    if "quantiles" in value:
-        return _quantiles(value, place, where)
-    if "by" in value or "at" in value:
-        _keys(value, place, ("by", "at"), needed=("by", "at"))
-        return Table(where, _text(value["by"], f"{place}.by"), _points(value["at"], f"{place}.at"))
-    _keys(value, place, ("us", "per", "by", "at", "quantiles"), needed=("us",))
-    per = _table(value.get("per", {}), f"{place}.per")
-    return Affine(where, _us(value["us"], f"{place}.us"), {name: _us(rate, f"{place}.per.{name}") for name, rate in per.items()})
+def _refuse_no_engine(entry: Entry, hardware: Hardware, ops: Mapping[str, Op], launches: Mapping[str, LaunchPrice]) -> None:
+    """What copies needs the engine's price."""
+    copies: list[tuple[str, Copy | None, str]] = []
+    copies += [(f"launch.{kind}.inputs_bytes", hardware.h2d, "h2d") for kind, one in launches.items() if one.inputs_bytes]
+    copies += [(one.result_bytes.where, hardware.d2h, "d2h") for one in launches.values() if one.result_bytes.where]
+    copies += [(f"op.{name}.placement.{HOST_VALUE}", hardware.d2h, "d2h") for name, op in ops.items() if HOST_VALUE in op.placements]
+    for path, engine, name in copies:
+        if engine is None:
+            raise ProfileError(f"{entry.file}: {path} is a copy: add {name} = {{ latency_us = ..., gb_per_s = ... }} to [machine]")
 
 
-def _quantiles(value: Mapping[str, Any], place: str, where: str) -> Quantiles:
-    _keys(value, place, ("quantiles",), needed=())
-    points = _points(value["quantiles"], f"{place}.quantiles")
-    if not 0 <= points[0][0] <= points[-1][0] <= 1:
-        _wrong(f"{place}.quantiles", value["quantiles"], "probabilities from 0 to 1")
-    if any(us > later for (_, us), (_, later) in itertools.pairwise(points)):
-        _wrong(f"{place}.quantiles", value["quantiles"], "a quantile not below the one before")
-    return Quantiles(where, points)
+def _calibration(entry: Entry) -> Calibration:
+    errors = ("self_replay", "held_out", "paired")
+    keys = entry.table((*errors, "trace_sha256", "source"))
+    digest = keys["trace_sha256"].text() if "trace_sha256" in keys else None
+    if digest is not None and re.fullmatch("[0-9a-f]{64}", digest) is None:
+        keys["trace_sha256"].wrong("the SHA-256 of a file, 64 hexadecimal digits in lower case")
+    return Calibration(digest, *(keys[name].number() if name in keys else None for name in errors))
 
 
-def _points(value: Any, where: str) -> Points:
-    if not isinstance(value, (list, tuple)) or len(value) < 2 or not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in value):
-        _wrong(where, value, "two or more points [x, us]")
-    points = tuple((_finite(x, f"{where}[{i}][0]"), _us(us, f"{where}[{i}][1]")) for i, (x, us) in enumerate(value))
-    if any(x >= later for (x, _), (later, _) in itertools.pairwise(points)):
-        _wrong(where, value, "points with x strictly increasing")
-    return points
-
-
-def _table(value: Any, where: str, allowed: Iterable[str] | None = None, needed: Iterable[str] = ()) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        _wrong(where, value, "a table")
-    _keys(value, where, allowed, needed)
-    return value
-
-
-def _keys(value: Mapping[str, Any], where: str, allowed: Iterable[str] | None, needed: Iterable[str]) -> None:
-    for key in value:
-        if not isinstance(key, str):
-            _wrong(where, key, "keys that are text")
-        if allowed is not None and key not in allowed:
-            _wrong_key(where, key, allowed)
-    for key in needed:
-        if key not in value:
-            raise ProfileError(f"{where}: the key {key!r} is missing; got {', '.join(map(repr, value)) or 'no keys'}")
-
-
-def _wrong_key(where: str, key: str, allowed: Iterable[str]) -> NoReturn:
-    if key in LATER:
-        raise ProfileError(
-            f"{where}: {LATER[key]} is part of schema {SCHEMA}, but not supported yet: this version prices stages and launches of"
-            f" one operator. Leave {key!r} out and give each launch its whole device_us"
-        )
-    raise ProfileError(f"{where}: unknown key {key!r}{guess(key, allowed)}; allowed: {_listed(allowed)}")
-
-
-def _text(value: Any, where: str) -> str:
-    return value if isinstance(value, str) else _wrong(where, value, "text")
-
-
-def _finite(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        _wrong(where, value, "a finite number")
-    return float(value)
-
-
-def _us(value: Any, where: str) -> float:
-    us = _finite(value, where)
-    return us if us >= 0 else _wrong(where, value, "microseconds, at least 0")
-
-
-def _wrong(where: str, seen: Any, allowed: str) -> NoReturn:
-    raise ProfileError(f"{where}: got {seen!r}; allowed: {allowed}")
+def _sources(keys: Mapping[str, Entry]) -> dict[str, str]:
+    """Section -> where its figures come from."""
+    listed_in = [keys[key] for key in ("launch", "op") if key in keys]
+    sections = [keys[key] for key in ("machine", "stage", "calibration") if key in keys]
+    sections += [section for group in listed_in for section in group.table().values()]
+    sections += [section.table()["graph"] for section in sections if "graph" in section.value]
+    return {section.path: section.table()["source"].text() for section in sections if "source" in section.value}
