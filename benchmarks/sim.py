@@ -37,7 +37,7 @@ class Effort(NamedTuple):
     replicas: int
 
 
-EFFORT = {False: Effort(11, 20_000, 1_000, 1_000), True: Effort(2, 500, 60, 50)}
+EFFORT = {False: Effort(11, 20_000, 1_000, 1_000), True: Effort(2, 500, 400, 100)}
 
 
 class Timed(NamedTuple):

@@ -94,8 +94,9 @@ def sweep(
     names, kept = keys(setup, points), read_results(results, say)
     yield from ((i, kept[name]) for i, name in enumerate(names) if name in kept)
     todo = [(i, point) for i, point in enumerate(points) if names[i] not in kept]
+    found = run_on(engine, functools.partial(_task, run_one, setup), todo, jobs, address, say)
     with writing(results) as keep:
-        for i, row in run_on(engine, functools.partial(_task, run_one, setup), todo, jobs, address, say):
+        for i, row in found:
             if "error" not in row:
                 keep(names[i], row)
             yield i, row

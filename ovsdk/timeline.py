@@ -214,8 +214,11 @@ class Timeline:
 
     @cached_property
     def step_s(self) -> float | None:
-        """Steady-state seconds a step, the mean distance of retirements; None with fewer than two."""
-        ends = self.steady_ns
+        """Steady-state seconds a step: the mean distance of retirements in the run's second half; None with fewer than two.
+
+        The first half lets a long transient pass: what a deep pipeline launched ahead at its start is not yet the steady state.
+        """
+        ends = self.steady_ns[len(self.steady_ns) // 2 :] if len(self.steady_ns) > 2 else self.steady_ns
         return (ends[-1] - ends[0]) / (len(ends) - 1) / 1e9 if len(ends) > 1 else None
 
     def launch_of(self, span: Span) -> Span | None:

@@ -141,7 +141,8 @@ def test_backends_and_hooks(capsys):
         (["demo", "--repeats", "0"], "at least 1"),
     ],
 )
-def test_misuse_exits_with_2_and_says_what_is_allowed(capsys, args, says):
+def test_misuse_exits_with_2_and_says_what_is_allowed(capsys, monkeypatch, tmp_path, args, says):
+    monkeypatch.setenv("OVSDK_CACHE", str(tmp_path))
     code, _, err = ovsdk(capsys, *args)
     assert code == 2
     assert re.search(says, err)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ovsdk import AdmissionQueue, Ask, ConfigError, RunLog, open_backend, run
 from ovsdk.costs import INPUTS, overlap_costs
-from ovsdk.critical import BEFORE, critical_path
+from ovsdk.critical import critical_path
 from ovsdk.intervals import interval, step_interval, student
 from ovsdk.joining import Joined, Joining
 from ovsdk.metrics import digest, latency, mean_in_system, percentile, request_times, with_latency
@@ -70,7 +70,8 @@ def test_mean_in_system_by_hand():
     log, timeline = hand_made()
     assert mean_in_system(SERVED, log, timeline, {2: 4.0}) == pytest.approx((50 + 36 + 60) / 60)
     never_done = Joined(5, 1, range(3, 10))  # it is there from 10 s to the end
-    assert mean_in_system((*SERVED, never_done), log, timeline, {2: 4.0}) == pytest.approx((50 + 36 + 60 + 50) / 60)
+    longer = attrs.evolve(timeline, end_ns=70 * S)
+    assert mean_in_system((*SERVED, never_done), log, longer, {2: 4.0}) == pytest.approx((50 + 36 + 60 + 60) / 70)
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60), st.integers(0, 100))
@@ -318,14 +319,28 @@ def test_the_path_of_a_busy_device_is_the_device_alone(driver):
     assert path.parts == {"device decode": (pytest.approx(0.045), pytest.approx(1))}
 
 
-@pytest.mark.parametrize(("stage", "distance", "before"), [(stage, *one) for stage, needs in BEFORE.items() for one in needs])
+FOLLOWS = [
+    ("prepare", 0, "plan"),
+    ("launch", 0, "prepare"),
+    ("launch", -1, "amend"),
+    ("launch", -1, "finish"),
+    ("amend", 0, "launch"),
+    ("amend", -1, "retire"),
+    ("finish", 0, "amend"),
+]
+
+
+@pytest.mark.parametrize(("stage", "distance", "before"), FOLLOWS)
 def test_the_path_goes_on_with_what_a_stage_follows_on_another_lane(stage, distance, before):
     """Two retires, then `before` for 4 on one lane, then `stage` for 2 and its retire for 2 on another."""
+    step, share = (3, 2) if before == "retire" else (2, 1)
     spans = [Span("a", "retire", k, k * S, (k + 1) * S) for k in range(2)]
-    spans += [Span("a", before, 3 + distance, 2 * S, 6 * S), Span("b", stage, 3, 6 * S, 8 * S), Span("b", "retire", 3, 8 * S, 10 * S)]
-    parts = {
-        part: seconds * (2 if before == "retire" else 1) for part, (seconds, _) in critical_path(Timeline(spans, 0, 10 * S)).parts.items()
-    }
+    spans += [
+        Span("a", before, step + distance, 2 * S, 6 * S),
+        Span("b", stage, step, 6 * S, 8 * S),
+        Span("b", "retire", step, 8 * S, 10 * S),
+    ]
+    parts = {part: seconds * share for part, (seconds, _) in critical_path(Timeline(spans, 0, 10 * S)).parts.items()}
     assert parts == ({"retire": 6, stage: 2} if before == "retire" else {"retire": 2, stage: 2, before: 4})
 
 

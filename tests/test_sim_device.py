@@ -16,8 +16,10 @@ from ovsdk.backends.sim.device import VirtualClock
 from ovsdk.backends.sim.hardware import Copy, Hardware
 from ovsdk.backends.sim.host import Host, HostModel
 from ovsdk.backends.sim.kernel import Kernel
+from ovsdk.backends.sim.lower import lower
+from ovsdk.backends.sim.maxplus import State, advance
 from ovsdk.backends.sim.operators import LaunchPrice
-from ovsdk.backends.sim.prices import load_prices
+from ovsdk.backends.sim.prices import load_prices, shipped
 from ovsdk.backends.sim.rows import NO_SYNC, Machine, Program, Row
 from ovsdk.backends.sim.servers import Device, Flight, FreeLane
 from ovsdk.errors import Deadlock
@@ -145,6 +147,19 @@ def test_every_row_is_where_the_law_has_it(events, case):
     assert lanes == expected[1]
     if case[2].streams == 1:  # of several, whose result is copied first is a matter of timing
         assert sorted(done) == sorted(expected[2])
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_launch_goes_through_as_the_recurrence_has_it(name, graph):
+    prices, gaps = load_prices(name), [5_000_000, 0, 123_457, 2_000_000]
+    programs = [lower(prices, "decode", {}, graph=graph)] * len(gaps)
+    state, lanes, done = State(prices.machine), [], []
+    for program, gap in zip(programs, gaps, strict=True):
+        state.times[0] += gap
+        done.append(advance(program, state).done_ns)
+        lanes.append(state.times[0])
+    assert by_process(programs, gaps, prices.machine)[1:] == (lanes, done)
 
 
 # ---- full queues, by hand ----

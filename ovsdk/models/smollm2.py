@@ -20,6 +20,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..cache import cache_folder
 from ..errors import ConfigError
 from .convert import PHASE, PHASES
 
@@ -38,14 +39,6 @@ PATIENCE_S = 600.0
 """How long another process may take to convert; it takes about 20 s."""
 
 Progress = Callable[[str], None]
-
-
-def cache_folder() -> Path:
-    """$OVSDK_CACHE, else $XDG_CACHE_HOME/ovsdk, else ~/.cache/ovsdk."""
-    own, shared = os.environ.get("OVSDK_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    if own:
-        return Path(own).expanduser()
-    return (Path(shared) if shared else Path.home() / ".cache") / "ovsdk"
 
 
 def smollm2() -> Path:

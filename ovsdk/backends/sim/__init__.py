@@ -1,7 +1,10 @@
 """Virtual time: a device, a clock and host lanes that are simulated, for the scheduler, executor and driver that are deployed.
 
-A price file (`prices`) says what each stage and launch costs; `kernel` is the law of events; `device` is the clock and
-its streams; `lanes` is the two-lane driver; `backend` puts them together. Needs neither torch nor a device.
+A price file says what stages and operators cost, and on what machine: `prices` is the file, `price` one price in it, `operators`
+and `hardware` its sections, `reading` how strictly it is read. `lower` makes a launch into `rows`. Two programs run rows, each
+the other's judge: by events, `kernel` with `servers` (the device) and `host` (cores and GIL) in it; and `maxplus` with one
+recurrence. `device` is the clock and what drivers hold of the device; `lanes` is the two-lane driver; `backend` puts them
+together. Needs neither torch nor a device.
 """
 
 from .backend import SimBackend

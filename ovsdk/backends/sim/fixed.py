@@ -7,7 +7,8 @@ then the wait for step k - depth + 1 and its retire. So the times of a run are a
     H = H + plan + prepare + launch, then rows      S = S + plan;  X = max(X, S) + prepare + launch, then rows
     H = max(H, done of the oldest) + retire         S = max(S, done of the oldest) + retire
 
-and rows as in `maxplus`. A launch that comes back often is collapsed to a matrix once, unless a queue could bind.
+and rows as in `maxplus`; a step is done when its rows have ended and its results are copied, those of one launch after those
+of the other. A launch that comes back often is collapsed to a matrix once, unless a queue could bind.
 """
 
 from __future__ import annotations

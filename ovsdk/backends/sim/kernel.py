@@ -266,8 +266,9 @@ class Kernel:
 
     def run_until(self, time_ns: int) -> None:
         """Run all that ends up to and at `time_ns`, but nothing that begins there: the caller may. The time is then `time_ns`."""
-        if self._ready or (self._heap and self._heap[0][0] <= time_ns):  # or nothing is due, as for most stages of a step
-            self._run(iter(lambda: self._due(time_ns), False))
+        ready, heap, end = self._ready, self._heap, (time_ns, BEGIN)  # what sorts before it ends up to then
+        if ready or (heap and heap[0] < end):  # mostly not: nothing is due in most stages of a step
+            self._run(iter(lambda: True if ready or (heap and heap[0] < end) else False, False))  # noqa: SIM210
         if self.now_ns < time_ns:
             self.now_ns = time_ns
 

@@ -185,11 +185,9 @@ def _outcome(state: State, begins: Sequence[Any], ends: Sequence[Any], counts: S
 
 
 class Matrix(NamedTuple):
-    """A launch as a max-plus map of `State.times`: to the new times, then to the first begin and the last end on each stream."""
+    """A launch as a max-plus map of `State.times`: a row for each of the new times, then for the first begins, then for the last ends."""
 
-    times: Sequence[Sequence[int]]
-    begins: Sequence[Sequence[int]]
-    ends: Sequence[Sequence[int]]
+    rows: Sequence[Sequence[int]]
     counts: tuple[tuple[int, int], ...]
     """See `Columns.counts`."""
     d2h: int
@@ -208,17 +206,17 @@ def _collapse(same: Same, streams: int, latency_ns: int) -> Matrix:
         state = State(Machine(latency_ns=latency_ns, streams=streams), bounded=False)
         state.times = [0 if place == unit else NEVER for place in range(STREAMS + streams)]
         begins, ends = through(of, state)
-        results.append((state.times, begins, ends))
-    to_times, to_begins, to_ends = (tuple(zip(*columns, strict=True)) for columns in zip(*results, strict=True))
-    return Matrix(to_times, to_begins, to_ends, of.counts, of.d2h, of.kind)
+        results.append((*state.times, *begins, *ends))
+    return Matrix(tuple(zip(*results, strict=True)), of.counts, of.d2h, of.kind)
 
 
 def apply(matrix: Matrix, state: State) -> Outcome:
     """What `advance` does, at the cost of a few additions for the whole launch. Exact only where no queue can bind."""
     latest, times = state.of.latest, state.times
-    begins, ends = ([latest(map(operator.add, row, times)) for row in rows] for rows in (matrix.begins, matrix.ends))
-    state.times = [latest(map(operator.add, row, times)) for row in matrix.times]
-    return _outcome(state, begins, ends, matrix.counts, matrix.d2h)
+    moved = [latest(map(operator.add, row, times)) for row in matrix.rows]
+    begins, ends = len(times), (len(times) + len(moved)) // 2
+    state.times = moved[:begins]
+    return _outcome(state, moved[begins:ends], moved[ends:], matrix.counts, matrix.d2h)
 
 
 # ---- where this would not do ----

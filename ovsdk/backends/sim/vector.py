@@ -38,9 +38,6 @@ def matrices(launches: Columns, machine: Machine) -> list[Matrix]:
     state = State(Machine(latency_ns=machine.latency_ns, streams=streams), bounded=False, of=ARRAYS)
     state.times = [np.where(np.arange(STREAMS + streams) == place, 0, NEVER)[:, np.newaxis] for place in range(STREAMS + streams)]
     begins, ends = through(launches, state)
-    found = np.array(np.broadcast_arrays(*state.times, *begins, *ends)).transpose(2, 0, 1).tolist()  # (launch, row, column)
-    copies, new, used = np.broadcast_to(launches.d2h, len(found)).tolist(), len(state.times), len(begins)
-    return [
-        Matrix(rows[:new], rows[new : new + used], rows[new + used :], launches.counts, d2h, launches.kind)
-        for rows, d2h in zip(found, copies, strict=True)
-    ]
+    tables = np.array(np.broadcast_arrays(*state.times, *begins, *ends)).transpose(2, 0, 1).tolist()  # (launch, row, column)
+    copies = np.broadcast_to(launches.d2h, len(tables)).tolist()
+    return [Matrix(rows, launches.counts, d2h, launches.kind) for rows, d2h in zip(tables, copies, strict=True)]
