@@ -10,9 +10,10 @@ end of the work on stream s, all of them times. Row i of a run does, in this ord
     device    S = max(L + latency_ns, E[s], every event it waits for) + aicpu_ns
               begun[i] = S,  E[s] = S + device_ns,  and it records its event at E[s]
 
-`taken[j]` is when row j left the task queue, `begun[j]` when row j left the device queue; rows are counted over the whole
-run. Without a task queue (level 0) the lane launches itself: lowering then adds the launcher's time to host_ns, and
-L = H. A launch is done when its last row on each stream has ended, plus `d2h_ns` for its results.
+`taken[j]` is when row j left the task queue, `begun[j]` when row j left its stream's device queue; rows are counted over
+the whole run, for the device queue by stream. Without a task queue (level 0) the lane launches itself: lowering then adds
+the launcher's time to host_ns, and L = H. When the last row of a launch on each stream has ended, its results are copied,
+by the one engine that copies results, in launch order: done = engine = max(engine, ends) + d2h_ns.
 
 A static prefix of each row is a function of the launch alone, so a launch is a max-plus map of (H, L, E) as long as no
 queue binds.
