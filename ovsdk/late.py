@@ -11,7 +11,8 @@ for the next. Late planning gives that time back:
     end        = max(end of the step before, launched) + the shortest of the last 16 steps of the same launches
     the way    = the longest of the last 16
 
-Both lean to the early side: an early plan misses an arrival, a late one idles the device. All of it is read off the spans
+Both lean to the early side: an early plan misses an arrival, a late one idles the device. (A launch that waits for the device
+makes the way long: such runs are planned asap.) All of it is read off the spans
 of earlier steps, by drivers; policies read no clock. *When* an ask comes decides only which arrivals it is stamped
 with, so decisions stay a function of the log, and a replay makes them at any `plan_when`.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 from .driver import LANES, Driver, done, sooner
 from .errors import ConfigError
@@ -37,6 +39,9 @@ _NEVER_NS = -(2**62)
 
 class Forecast:
     """Predicts, from the spans it is shown, when to plan. Spans of other threads may come in at any time."""
+
+    steps: Sequence[Step] = ()
+    """The run's steps in flight, by number modulo their count."""
 
     def __init__(self) -> None:
         self._stages: dict[tuple[int, str], Span] = {}
@@ -71,8 +76,10 @@ class Forecast:
         if not device or launched_ns is None or plan is None or launch is None:  # it failed on its way, or is not timed
             return
         self._ways.append(launch.end_ns - plan.begin_ns)
-        end_ns, kinds = max(span.end_ns for span in device), tuple(span.what for span in device)
-        self._took.setdefault(kinds, deque(maxlen=WINDOW)).append(end_ns - max(self._free_ns, launched_ns))
+        end_ns = max(span.end_ns for span in device)
+        self._took.setdefault(self.steps[step % len(self.steps)].kinds, deque(maxlen=WINDOW)).append(
+            end_ns - max(self._free_ns, launched_ns)
+        )
         self._free_ns = end_ns
 
 
@@ -89,6 +96,7 @@ class Late:
         self.driver, self.close = driver, driver.close
         self._forecast, self._order = forecast, order
         self._delayed = self._too_long = 0
+        forecast.steps = driver.stages.steps
 
     def advance(self, timeout_s: float | None = None) -> Progress:
         """See `Driver.advance`. The wait before a plan is a move; an arrival does not end it."""
@@ -112,7 +120,7 @@ class Late:
         driver, begin_ns = self.driver, self.driver.clock.now_ns()
         end_ns = driver.clock.wait(oldest.futures, None, sooner(plan_ns, begin_ns, timeout_s))
         if driver.stages.emit is not None:
-            driver.stages.emit(Span(driver.lane, "wait late", driver.ledger.begun[PLAN], begin_ns, end_ns))
+            driver.stages.emit((driver.lane, "wait late", driver.ledger.begun[PLAN], begin_ns, end_ns))
         if end_ns < plan_ns and not done(oldest.futures):
             return BLOCKED
         self._delayed += 1

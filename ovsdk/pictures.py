@@ -15,7 +15,7 @@ from typing import Any
 
 from .errors import ConfigError
 from .timeline import ASKS, DEVICE, NO_WORK, STAGES, Idle, Timeline, causes
-from .types import Span
+from .types import TILING_SYNC, Span
 
 Timelines = Timeline | Sequence[tuple[str, Timeline]]
 """One timeline, or several with their titles."""
@@ -24,7 +24,7 @@ Window = tuple[int, int]
 Shown = tuple[str, Timeline, Window]
 """Title, timeline, and what of it is shown."""
 
-LETTERS = dict(zip(STAGES, "pPLafr", strict=True)) | dict.fromkeys(ASKS, "p")
+LETTERS = dict(zip(STAGES, "pPLafr", strict=True)) | dict.fromkeys(ASKS, "p") | {TILING_SYNC: "s"}
 SHOWN = 4
 """Steps shown of a long run; a run of up to twice as many is shown whole."""
 
@@ -35,8 +35,10 @@ COLORS = {
     "amend": "#ccbb44",
     "finish": "#aa3377",
     "retire": "#ee6677",
+    TILING_SYNC: "#bbbbbb",
 }
 """Paul Tol's "bright" scheme, which colour-blind readers can tell apart."""
+SERVER_COLOR = "#999933"
 ASK_COLOR, IDLE_COLOR, DEVICE_COLORS = "#aabbcc", "#777777", ("#334455", "#667788")
 
 
@@ -120,7 +122,7 @@ def _fill(cells: list[dict[str, float]], symbol: str, begin: float, end: float) 
 
 def _legend(timelines: Iterable[Timeline]) -> str:
     seen = {span.what for timeline in timelines for lane in timeline.lanes for span in timeline.lanes[lane] if lane != DEVICE}
-    stages = [f"{LETTERS[stage]} {stage}" for stage in STAGES if stage in seen]
+    stages = [f"{LETTERS[stage]} {stage}" for stage in (*STAGES, TILING_SYNC) if stage in seen]
     return "  " + "   ".join([*stages, "0-9 step mod 10", ". device idle"])
 
 
@@ -148,7 +150,7 @@ def png(timelines: Timelines, path: str | os.PathLike[str], title: str = "", ste
 
 def _figure(stack: list[Shown], title: str) -> Any:
     """A panel per timeline, one above the other, from the begin of its window, on one scale."""
-    rows = [len(timeline.lanes) for _, timeline, _ in stack]
+    rows = [len(timeline.lanes) + len(timeline.servers) for _, timeline, _ in stack]
     figure = _matplotlib("figure").Figure(figsize=(12, 1.1 + sum(0.75 + 0.5 * n for n in rows)), dpi=150, layout="constrained")
     panels = figure.subplots(len(stack), 1, squeeze=False, sharex=True, gridspec_kw={"height_ratios": [n + 0.5 for n in rows]})[:, 0]
     longest_ms = max(1, *(end - begin for *_, (begin, end) in stack)) / 1e6
@@ -181,6 +183,10 @@ def _panel(axes: Any, timeline: Timeline, shown: Window, longest_ms: float) -> N
             draw(axes, row, span, left, length, length / longest_ms)
     for piece, left, length in _visible(timeline.idle, shown):
         _draw_idle(axes, lanes.index(DEVICE), piece, left, length, length / longest_ms)
+    for row, spans in enumerate(timeline.servers.values(), len(lanes)):
+        for _, left, length in _visible(spans, shown):
+            axes.barh(row, length, left=left, height=0.4, color=SERVER_COLOR, linewidth=0.5)
+    lanes += timeline.servers
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set_ylim(len(lanes) - 0.45, -0.55)
     axes.tick_params(axis="y", length=0)
@@ -274,6 +280,7 @@ def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
 def _tracks(timeline: Timeline) -> Iterator[tuple[str, Sequence[Span]]]:
     yield from ((lane, spans) for lane, spans in timeline.lanes.items() if lane != DEVICE)
     yield from ((_stream(i), spans) for i, spans in enumerate(timeline.streams))
+    yield from timeline.servers.items()
     yield "idle by cause", [Span("idle", piece.cause, piece.step, piece.begin_ns, piece.end_ns) for piece in timeline.idle]
 
 

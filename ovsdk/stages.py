@@ -10,22 +10,53 @@ decisions stay a function of the log. A step with an error passes its other stag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .errors import DeviceLost, DeviceTimeout, ProtocolError, SchedulerProtocolError, StepError
 from .interfaces import Admission, Backend, Executor, Future, Scheduler
 from .ledger import AMEND, CLOSED, DEVICE, IDLE, LAUNCH, NAMES, PLAN, PREPARE, WAIT, Ledger
 from .log import RunLog, same
-from .types import Answer, Launch, SpanFields
+from .types import SERVER, TILING_SYNC, Answer, Launch, SpanFields
 
 STATE = {Answer.IDLE: IDLE, Answer.WAIT: WAIT, Answer.CLOSED: CLOSED}
 DECLINED = {IDLE: "idle ask", WAIT: "ask", CLOSED: "ask"}
 
 NO_FEATURES: Mapping[str, float] = {}
+NO_SERVERS: Mapping[str, Any] = {}
 
 Recovery = Callable[[int, str, Any, BaseException], str]
 Emit = Callable[[SpanFields], None]
+
+
+def told(kind: str, future: Future, lane: str) -> Iterator[tuple[str, str, int, int]]:
+    """What a launch's future tells of where it was: (lane, what, begin, end).
+
+    Every future may have `span_ns`, when it was on the device. The simulator's know more: `spans`, operator by operator on
+    the device; `sync_spans`, while the launching lane waited for the device to compute a tiling; `server_spans`, on others.
+    """
+    span_ns: tuple[int, int] | None = getattr(future, "span_ns", None)
+    busy = [(begin, end) for _, begin, end in getattr(future, "spans", ())] or ([] if span_ns is None else [span_ns])
+    for begin, end in merged(sorted(busy)):
+        yield "device", kind, begin, end
+    for _, begin, end in getattr(future, "sync_spans", ()):
+        yield lane, TILING_SYNC, begin, end
+    for server, spans in getattr(future, "server_spans", NO_SERVERS).items():
+        yield from ((f"{SERVER}{server}", op, begin, end) for op, begin, end in spans)
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Spans in order of begin, those that touch as one."""
+    last: tuple[int, int] | None = None
+    for begin, end in spans:
+        if last is None or begin > last[1]:
+            if last is not None:
+                yield last
+            last = begin, end
+        else:
+            last = last[0], max(last[1], end)
+    if last is not None:
+        yield last
 
 
 class Step:
@@ -83,6 +114,8 @@ class Stages:
         """Whether stages are timed: a virtual clock needs it, a real one only if somebody looks."""
         self.stage_ns = [0] * len(NAMES)
         self.begin_ns = self.clock.now_ns()
+        self.launch_lane = "host"
+        """The lane that launches; a driver with two says so."""
         self.waits = 0
         """Asks answered WAIT."""
         self.notes: list[str] = []
@@ -300,11 +333,10 @@ class Stages:
         step.result = logged
 
     def _emit_device(self, step: Step) -> None:
-        assert self.emit is not None
         for kind, future in zip(step.kinds, step.futures, strict=True):
-            span = getattr(future, "span_ns", None)
-            if span is not None and future.done():
-                self.emit(("device", kind, step.number, *span))
+            if future.done():
+                for lane, what, begin_ns, end_ns in told(kind, future, self.launch_lane):
+                    self.emit((lane, what, step.number, begin_ns, end_ns))  # type: ignore[misc]
 
     # ---- retire ----
 

@@ -39,6 +39,7 @@ class ThreadsDriver(Driver):
 
     def __init__(self, stages: Stages, input_queue: Queue, output_queue: Queue) -> None:
         super().__init__(stages)
+        stages.launch_lane = "execution"
         self.input_queue, self.output_queue = input_queue, output_queue
         self._out = 0  # steps on their way through the execution thread
         self._prepared: deque[Step] = deque()

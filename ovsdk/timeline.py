@@ -3,7 +3,7 @@
 No cause is a remainder. At an instant t at which the device idles, let n be the step whose device span begins next. The
 cause is read off the earliest stage of n that is unfinished at t (plan, prepare, launch, for its second launch amend, finish):
 
-    the stage is running                  -> the stage
+    the stage is running                  -> the stage, or what its lane waits for inside it: see INSIDE
     its lane is in another stage          -> that stage
     its lane waits                        -> what the wait is for: see WAITS
     its lane waits for another lane       -> what that lane does at t
@@ -18,14 +18,15 @@ A lane does at t what began last among its spans around t. Idle = bubble + no wo
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 import attrs
 
 from .errors import ConfigError
-from .types import Span
+from .spans import common, flatten, union
+from .types import SERVER, TILING_SYNC, WAIT_GIL, Span
 
 STAGES = ("plan", "prepare", "launch", "amend", "finish", "retire")
 """What a host lane works at, in step order."""
@@ -35,6 +36,8 @@ DEVICE = "device"
 
 NO_WORK, RESULT, HAND_OVER, DRIVER, START, UNKNOWN = "no work", "result", "hand-over", "driver", "start", "not recorded"
 """Causes besides the stages. "result": the device is done and the host has not noticed. "not recorded": the step has no host span."""
+INSIDE = (TILING_SYNC, WAIT_GIL)
+"""Waits of a lane inside a stage."""
 WAIT_BATCH, WAIT_ARRIVAL, WAIT_LATE = "wait batch", "wait arrival", "wait late"
 """The last is a cause too: the device ran dry while a plan was put off (`ovsdk.late`). The wait ends when the step in flight does,
 so that is the time to notice it; the rest of what a wrong prediction costs is plan, prepare and launch."""
@@ -104,11 +107,22 @@ class Timeline:
     @cached_property
     def lanes(self) -> dict[str, tuple[Span, ...]]:
         """Lane -> what it does, in order and never two at once; host lanes as they first appear, then `device`."""
-        by_lane: dict[str, list[Span]] = {}
-        for span in self.spans:
-            by_lane.setdefault(span.lane, []).append(span)
+        by_lane = {lane: spans for lane, spans in self._by_lane.items() if not lane.startswith(SERVER)}
         by_lane[DEVICE] = by_lane.pop(DEVICE, [])
         return {lane: tuple(flatten(spans)) for lane, spans in by_lane.items()}
+
+    @cached_property
+    def servers(self) -> dict[str, tuple[Span, ...]]:
+        """Server (task queue, copy engine, stream, ...) -> its spans in order, as far as the backend told."""
+        found = ((lane, spans) for lane, spans in self._by_lane.items() if lane.startswith(SERVER))
+        return {lane.removeprefix(SERVER): tuple(sorted(spans, key=lambda s: (s.begin_ns, s.end_ns))) for lane, spans in found}
+
+    @cached_property
+    def _by_lane(self) -> dict[str, list[Span]]:
+        found: dict[str, list[Span]] = {}
+        for span in self.spans:
+            found.setdefault(span.lane, []).append(span)
+        return found
 
     @cached_property
     def launched(self) -> tuple[Span, ...]:
@@ -131,7 +145,7 @@ class Timeline:
         """Step -> stage -> its span, on the host."""
         found: dict[int, dict[str, Span]] = {}
         for span in self.spans:
-            if span.lane != DEVICE and span.what in STAGES:
+            if span.what in STAGES and span.lane != DEVICE and not span.lane.startswith(SERVER):
                 found.setdefault(span.step, {})[span.what] = span
         return found
 
@@ -143,7 +157,7 @@ class Timeline:
     @cached_property
     def busy(self) -> tuple[tuple[int, int], ...]:
         """When at least one launch was on the device: disjoint, in order, within the run."""
-        clipped = ((max(begin, self.begin_ns), min(end, self.end_ns)) for begin, end, _ in _union(self.launched))
+        clipped = ((max(begin, self.begin_ns), min(end, self.end_ns)) for begin, end, _ in union(self.launched))
         return tuple((begin, end) for begin, end in clipped if begin < end)
 
     @cached_property
@@ -191,7 +205,7 @@ class Timeline:
     @cached_property
     def hidden_ns(self) -> int:
         """Host time in stages, asks included, while the device was busy."""
-        return sum(_common(_work(lane), self.busy) for name, lane in self.lanes.items() if name != DEVICE)
+        return sum(common(_work(lane), self.busy) for name, lane in self.lanes.items() if name != DEVICE)
 
     @cached_property
     def in_flight(self) -> int:
@@ -248,64 +262,14 @@ class Timeline:
     def _gaps(self) -> Iterator[tuple[int, int, Span | None]]:
         """Idle times of the run, each with the device span that ends it."""
         idle_from = self.begin_ns
-        for begin, end, first in [*_union(self.launched), (self.end_ns, self.end_ns, None)]:
+        for begin, end, first in [*union(self.launched), (self.end_ns, self.end_ns, None)]:
             if idle_from < min(begin, self.end_ns):
                 yield idle_from, min(begin, self.end_ns), first
             idle_from = max(idle_from, end)
 
 
-def flatten(spans: Iterable[Span]) -> list[Span]:
-    """What one lane does at each instant: of the spans around it the one that began last, cut where another begins or ends."""
-    pieces: list[Span] = []
-    stack: list[Span] = []
-    now = 0
-    for span in sorted(spans, key=lambda s: (s.begin_ns, -s.end_ns)):
-        _unwind(stack, now, span.begin_ns, pieces)
-        stack.append(span)
-        now = span.begin_ns
-    _unwind(stack, now, max((span.end_ns for span in stack), default=0), pieces)
-    return pieces
-
-
-def _unwind(stack: list[Span], now: int, until: int, pieces: list[Span]) -> None:
-    """Add what the open spans do from `now` to `until`, the top one first; drop those that have ended."""
-    while stack and now < until:
-        top = stack[-1]
-        end = min(top.end_ns, until)
-        if now < end:
-            pieces.append(top if now == top.begin_ns and end == top.end_ns else top._replace(begin_ns=now, end_ns=end))
-            now = end
-        if top.end_ns <= until:
-            stack.pop()
-
-
-def _union(spans: Sequence[Span]) -> list[tuple[int, int, Span | None]]:
-    """Begin, end and first span of each stretch without a gap. `spans` are in order of begin."""
-    merged: list[tuple[int, int, Span | None]] = []
-    for span in spans:
-        if merged and span.begin_ns <= merged[-1][1]:
-            begin, end, first = merged[-1]
-            merged[-1] = begin, max(end, span.end_ns), first
-        else:
-            merged.append((span.begin_ns, span.end_ns, span))
-    return merged
-
-
 def _work(lane: Iterable[Span]) -> list[Span]:
     return [span for span in lane if span.what in STAGES or span.what in ASKS]
-
-
-def _common(spans: Sequence[Span], busy: Sequence[tuple[int, int]]) -> int:
-    """Time that two lists of disjoint, ordered times have in common."""
-    total = i = 0
-    for span in spans:
-        while i < len(busy) and busy[i][1] <= span.begin_ns:
-            i += 1
-        k = i
-        while k < len(busy) and busy[k][0] < span.end_ns:
-            total += min(busy[k][1], span.end_ns) - max(busy[k][0], span.begin_ns)
-            k += 1
-    return total
 
 
 def _append(found: list[Idle], piece: Idle) -> None:
@@ -330,10 +294,26 @@ def _causes(host: _Host, begin: int, end: int, follower: Span | None, second: bo
             runs, done = min(max(stage.begin_ns, begin), end), min(stage.end_ns, end)
             yield from _not_running(host, stage, begin, runs)
             if runs < done:
-                yield runs, done, name
+                yield from _running(host, stage, runs, done)
             begin = done
     if begin < end:
         yield begin, end, START
+
+
+def _running(host: _Host, stage: Span, begin: int, end: int) -> Iterator[Piece]:
+    """A stage that runs is the cause; but where its lane waits inside it, that is."""
+    spans = host.lanes[stage.lane]
+    i = max(0, bisect_right(host.begins[stage.lane], begin) - 1)
+    while i < len(spans) and spans[i].begin_ns < end:
+        if spans[i].what in INSIDE and begin < spans[i].end_ns:
+            waits, goes_on = max(begin, spans[i].begin_ns), min(end, spans[i].end_ns)
+            if begin < waits:
+                yield begin, waits, stage.what
+            yield waits, goes_on, spans[i].what
+            begin = goes_on
+        i += 1
+    if begin < end:
+        yield begin, end, stage.what
 
 
 def _not_running(host: _Host, stage: Span, begin: int, end: int) -> Iterator[Piece]:
@@ -380,7 +360,7 @@ def _other_lane(host: _Host, stage: Span, lane: str, begin: int, end: int) -> It
 
 def causes(*timelines: Timeline) -> list[str]:
     """All causes that occur: bubbles in stage order, then the others, "no work" last."""
-    order = [*STAGES, WAIT_LATE, RESULT, HAND_OVER, DRIVER, START, UNKNOWN]
+    order = [*STAGES, *INSIDE, WAIT_LATE, RESULT, HAND_OVER, DRIVER, START, UNKNOWN]
     seen = {cause for timeline in timelines for cause in timeline.idle_ns}
     known = [cause for cause in order if cause in seen]
     return [*known, *sorted(seen - {*order, NO_WORK}), *sorted(seen & {NO_WORK})]

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,7 +75,8 @@ HPMLL/BurstGPT and kvcache-ai/Mooncake."""
 def read_trace(path: str | Path) -> Recorded:
     """The arrivals in a file: a run log, or a trace in one of FORMATS, with times counted from its first request.
 
-    A run log tells when an ask first saw a request; its lengths are kept where requests have `prompt` and `max_tokens`.
+    A run log's times are those of the asks that first saw a request, and its lengths those of `prompt` and `max_tokens`, where requests
+    have them; Items are kept as they were.
     Raises ConfigError for another file, and for a row that is not a request, naming its line.
     """
     text = Path(path).read_text(encoding="utf-8-sig")
@@ -123,8 +124,12 @@ def _request(path: str | Path, format_: Format, line: int, row: Mapping[str, Any
 
 
 def _logged(path: str | Path) -> tuple[Item, ...]:
-    arrivals = [(ask.now_s, request) for ask in read_log(path).asks for request in ask.arrivals]
-    return tuple(
-        Item(number, now_s, len(getattr(request, "prompt", ())), getattr(request, "max_tokens", 0))
-        for number, (now_s, request) in enumerate(arrivals)
-    )
+    arrivals = ((ask.now_s, request) for ask in read_log(path).asks for request in ask.arrivals)
+    return tuple(_asked(number, now_s, request) for number, (now_s, request) in enumerate(arrivals))
+
+
+def _asked(number: int, now_s: float, request: Any) -> Item:
+    if isinstance(request, Item):
+        return request._replace(id=number)
+    prompt = getattr(request, "prompt", ())
+    return Item(number, now_s, len(prompt) if isinstance(prompt, Sized) else 0, getattr(request, "max_tokens", 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -58,6 +59,10 @@ class Method:
 
     resident: int
     name: str
+
+
+RESIDENT_KEYS = itertools.count(1)
+"""One for all backends, so that no backend takes another's object for its own."""
 
 
 class Resident:
@@ -128,6 +133,13 @@ class Capabilities:
     facts: Mapping[str, Any] = attrs.field(factory=dict)
 
 
+TILING_SYNC = "tiling sync"
+"""A span inside a launch: the launching lane waits for the device, for an operator whose tiling depends on values there."""
+WAIT_GIL = "wait GIL"
+"""A span inside a stage: its lane has work and another has the interpreter. Simulated; on a real machine nobody can tell."""
+SERVER = "server "
+"""Begins the lane names of native servers (task queue, copy engines, AICPU, streams): neither host nor device time."""
+
 SpanFields = tuple[str, str, int, int, int]
 """A Span's fields. Drivers pass these on, for to make a Span costs as much as a stage, and most are never looked at."""
 
@@ -136,10 +148,11 @@ class Span(NamedTuple):
     """Something that took time on a lane: a stage of a step, a wait, or a launch on the device. Times are the clock's ns."""
 
     lane: str
-    """`host`, or `scheduling` and `execution`; `device` for launches."""
+    """`host`, or `scheduling` and `execution`; `device` for launches; `server ...`, see SERVER."""
     what: str
     """A stage name or `finish`; `ask` or `idle ask` (a plan that gave no batch); `hand-over`, `wait device`, `wait arrival`,
-    `wait launch` (for the execution lane), `wait batch` (for the scheduling lane); on the device a launch's kind."""
+    `wait launch` (for the execution lane), `wait batch` (for the scheduling lane), `wait late`, `tiling sync`, `wait GIL`; on the device
+    a launch's kind, on a server an operator."""
     step: int
     begin_ns: int
     end_ns: int

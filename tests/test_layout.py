@@ -62,6 +62,7 @@ CORE = (
     "stages",
     "queues",
     "log",
+    "spans",
     "timeline",
     "pictures",
     "report",

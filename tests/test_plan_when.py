@@ -139,6 +139,23 @@ def test_steps_of_other_launches_are_predicted_apart():
     assert {span.step % 2 for span in late_waits(report)} == {0, 1}
 
 
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_launch_of_operators_with_gaps_between_them_is_predicted_too(driver):
+    """A tiling on the AICPU leaves the device idle between two operators of every launch."""
+    summed = {"host_us": 1, "device_us": 9, "value_bytes": 8, "tiling": "aicpu", "placement": {"aicpu": {"aicpu_us": 5}}}
+    prices = {
+        "schema": 1,
+        "stage": HOST,
+        "machine": {"aicpu_workers": 1},
+        "launch": {"decode": {"ops": ["large", "reduce_sum", "large"]}},
+        "op": {"large": {"host_us": 1, "device_us": 90}, "reduce_sum": summed},
+    }
+    with open_backend("sim", prices=prices) as sim:
+        report = run(Saturated(60), Priced(), sim, driver=driver, plan_when="late")
+    assert len(report.timeline.launched) == 2 * 60
+    assert len(late_waits(report)) > 40
+
+
 def test_a_step_that_ends_before_it_was_predicted_ends_the_wait():
     report = simulated(Varied(40, [100] * 20 + [85]))
     assert report.notes[-1].endswith("1 until the device was done, predicted too long")
@@ -390,6 +407,7 @@ def taught(*, steps=20, first_way=5, first_end=90, amend=False):
     """A forecast that has seen steps of 100: plan 0 to 5, launch 5 to 10, perhaps amend 20 to 25, device to 90; the next is launched,
     and amended 7 late."""
     forecast = Forecast()
+    forecast.steps = [STEP]
     for step in range(21 - steps, 21):
         at = 100 * step
         begin, end = (at + 5 - first_way, at + first_end) if step == 21 - steps else (at, at + 90)

@@ -173,7 +173,10 @@ def cause_at(spans: Sequence[Span], t: int) -> str | None:
     stage = next((stages[name] for name in ways if name in stages and stages[name].end_ns > t), None)
     if stage is None:
         return "start"
-    return stage.what if stage.begin_ns <= t else waited_at(spans, stages, stage, t)
+    inside = does(spans, stage.lane, t)
+    if stage.begin_ns <= t:
+        return inside if inside in ("tiling sync", "wait GIL") else stage.what
+    return waited_at(spans, stages, stage, t)
 
 
 def is_second(device: list[Span], stages: dict[str, Span], follower: Span) -> bool:
@@ -489,13 +492,17 @@ def test_causes_are_told_in_stage_order() -> None:
 
 # ---- mutants ----
 
-SOURCE = Path(cast(str, ovsdk.timeline.__file__)).read_text()
+HERE = Path(cast(str, ovsdk.timeline.__file__)).parent
+INTERVALS = (HERE / "spans.py").read_text().replace("from __future__ import annotations\n", "")
+SOURCE = (HERE / "timeline.py").read_text().replace("from .spans import common, flatten, union\n", INTERVALS)
 MUTANTS = [
     ("begin < stage.end_ns:", "begin <= stage.begin_ns:"),
     ("STAGES[: 5 if second else 3]", "STAGES[:3]"),
     ("STAGES[: 5 if second else 3]", "STAGES[:5]"),
     ("for name in STAGES[: 5 if second else 3]", "for name in reversed(STAGES[: 5 if second else 3])"),
-    ("yield runs, done, name", "yield runs, done, DRIVER"),
+    ("yield from _running(host, stage, runs, done)", "yield runs, done, DRIVER"),
+    ("yield waits, goes_on, spans[i].what", "yield waits, goes_on, stage.what"),
+    ("yield begin, waits, stage.what", "yield begin, waits, spans[i].what"),
     ("begin = done", "begin = runs"),
     ("yield begin, end, START", "yield begin, end, DRIVER"),
     ("yield begin, end, NO_WORK\n", "yield begin, end, START\n"),
@@ -525,8 +532,22 @@ MUTANTS = [
 ]
 
 
+WAITS_INSIDE = [
+    *(Span("host", what, 0, begin, begin + 5) for what, begin in (("plan", 0), ("prepare", 5))),
+    Span("host", "launch", 0, 10, 25),
+    Span("host", "tiling sync", 0, 12, 15),
+    Span("host", "wait GIL", 0, 17, 18),
+    Span("device", "decode", 0, 22, 30),
+]
+
+
+def test_waits_inside_a_stage_are_causes_of_their_own() -> None:
+    assert Timeline(WAITS_INSIDE, 0, 40).idle_ns == {"no work": 10, "launch": 8, "plan": 5, "prepare": 5, "tiling sync": 3, "wait GIL": 1}
+
+
 def checked_by_the_clerk(module: Any) -> None:
     """The clerk over a fixed heap of schedules and of spans that fit nothing."""
+    check(module, WAITS_INSIDE, 0, 40)
     draw = random.Random(5)
     for k in range(60):
         costs = {name: draw.randrange(5) for name in COSTS}

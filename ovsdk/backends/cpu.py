@@ -13,7 +13,6 @@ directly is sent anew each time and keeps nothing.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import socket
 import subprocess
@@ -25,15 +24,13 @@ from typing import Any, Literal
 
 from ..errors import ConfigError, DeviceError, DeviceLost
 from ..interfaces import Future, Signal
-from ..types import Capabilities, Launch, Method, Resident, bind
+from ..types import RESIDENT_KEYS, Capabilities, Launch, Method, Resident, bind
 from ._fd_signal import FdSignal
 from ._link import CpuFuture, Link
 from ._wire import Arena, Channel, Packed, by_value, nameless_file, pack
 
 START_S = 60.0
 """How long the device process may take to say that it is there (it takes some 40 ms)."""
-
-_KEYS = itertools.count(1)
 
 _BOOT = """# ovsdk cpu device
 import sys, types
@@ -169,7 +166,7 @@ class CpuBackend:
 
         Raises what `build` raises; ConfigError if it cannot be sent; DeviceLost; DeviceTimeout after `load_timeout_s`.
         """
-        key = next(_KEYS)
+        key = next(RESIDENT_KEYS)
         try:
             packed = pack(("load", key, build), by_value)
         except Exception as error:

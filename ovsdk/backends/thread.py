@@ -7,7 +7,6 @@ turns. Use `cpu`, a process, for a model.
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
 import time
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import BackendProtocolError, ConfigError, DeviceLost
-from ..types import Capabilities, Launch, Method, Resident, bind
+from ..types import RESIDENT_KEYS, Capabilities, Launch, Method, Resident, bind
 from ._host import HostClock, Wake
 
 
@@ -95,7 +94,6 @@ class ThreadBackend:
             }
         )
         self._residents: dict[int, Any] = {}
-        self._keys = itertools.count()
         self._queue: queue.SimpleQueue[ThreadFuture | None] = queue.SimpleQueue()
         self._stream, self._closed = ThreadStream(self), False
         self._thread = threading.Thread(target=self._work, name="ovsdk-device", daemon=True)
@@ -110,7 +108,7 @@ class ThreadBackend:
         future = self.enqueue(lambda: build("cpu"))
         self.clock.wait((future,), None, None)
         built = future.result()
-        key = next(self._keys)
+        key = next(RESIDENT_KEYS)
         self._residents[key] = built
         return Resident(key, frozenset(n for n in dir(built) if not n.startswith("__") and callable(getattr(built, n))))
 

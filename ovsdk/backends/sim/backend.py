@@ -7,7 +7,6 @@ figures are simulated, not measured.
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import attrs
 
 from ...errors import ConfigError, DeviceLost, refuse
-from ...types import Capabilities, Launch, Method, Resident, bind
+from ...types import RESIDENT_KEYS, Capabilities, Launch, Method, Resident, bind
 from .device import SimStream, VirtualClock
 from .hardware import LEVELS
 from .kernel import Kernel
@@ -77,7 +76,7 @@ class SimBackend:
         )
         self._streams: dict[str, SimStream] = {}
         self._residents: dict[int, Any] = {}
-        self._keys, self._closed = itertools.count(), False
+        self._closed = False
 
     def stream(self, name: str = "compute") -> SimStream:
         """See `Backend.stream`. An operator whose price names that stream runs there too."""
@@ -88,7 +87,7 @@ class SimBackend:
     def load(self, build: Callable[[str], Any]) -> Resident:
         """See `Backend.load`; takes no virtual time. Without `execute` nothing is built."""
         self._refuse_closed()
-        key = next(self._keys)
+        key = next(RESIDENT_KEYS)
         if not self.execute:
             return Resident(key)
         built = self._residents[key] = build("cpu")

@@ -46,6 +46,7 @@ class LanesDriver(Driver):
         if shared:
             stages.clock = LaneClock(self._virtual, self._here)
         super().__init__(stages)
+        stages.launch_lane = "execution"
         stages.notes.append(f"two host lanes, {self._host.model}")
         self._work, self._taken = Event("work for the execution lane"), Event("the execution lane to take a step")
         self._amended = self._over = False
@@ -138,11 +139,11 @@ class LanesDriver(Driver):
         self.signal.set()
 
     def _rest(self) -> Body:
+        """Blocks at least once when it does not hold the GIL: the lane first looks before the first plan has ended."""
         begin_ns, self._rests = self.clock.now_ns(), True
         while not (self._amended or self._over or self.ledger.next_of(EXECUTION) >= 0):
             self._work.clear()
             yield from self._there.block(wait(self._work))
-        yield from self._there.take()
         self._rests = False
         self._taken.set()
         self._emit("wait batch", "execution", self.ledger.begun[PREPARE], begin_ns, self.clock.now_ns())

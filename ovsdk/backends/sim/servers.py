@@ -28,6 +28,8 @@ Times = tuple[str, int, int]
 Call = Callable[[], Any]
 Again = Callable[[int], Program]
 COPIES = (H2D, D2H)
+MOST_THREADS = 3
+"""Of a host, that compute at once: two lanes and the launcher. With as many cores nobody has to share one."""
 
 
 class Lane(Protocol):
@@ -176,7 +178,7 @@ class Device:
         self._kernel, self._names, self._places = kernel, prices.streams, machine.device
         self.latency_ns = machine.latency_ns
         self._streams: dict[str, Stream] = {}
-        self._native = None if host.model.cores is None else host.native
+        self._native = host.native if host.model.cores is not None and host.model.cores < MOST_THREADS else None
         self._cores = Cores(kernel, 1) if prices.hardware.shared else None
         self._aicpu = Room(machine.aicpu_workers, "a worker of the AICPU")
         self._room = Room(machine.task, "room in the task queue")
