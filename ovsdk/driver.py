@@ -30,6 +30,7 @@ class Driver:
 
     def __init__(self, stages: Stages) -> None:
         self.stages, self.ledger, self.clock = stages, stages.ledger, stages.clock
+        self._begin_next, self._go_on = self.ledger.begin_next, stages.go_on
         self.signal = self.clock.signal()
         stages.admission.signal = self.signal
 
@@ -38,9 +39,9 @@ class Driver:
 
         Returns MOVED, BLOCKED (the timeout passed) or FINISHED. Errors of steps are raised by `result`.
         """
-        stage = self.ledger.begin_next()
+        stage = self._begin_next()
         if stage >= 0:
-            self.stages.go_on(stage, "host")
+            self._go_on(stage, "host")
             return MOVED
         return self._need_device(timeout_s) if stage == NEED_DEVICE else self._need(stage, timeout_s)
 

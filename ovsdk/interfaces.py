@@ -22,7 +22,8 @@ class Scheduler(Protocol):
 
     Optional: `fail(step, batch, error)`, in place of `retire` for a step that failed and was abandoned;
     `amend(step, batch) -> late`, called once every earlier step has retired: host inputs that need their results
-    (a grammar mask), handed to `Executor.finish`; `overruns`, an int: rows launched after their request had stopped.
+    (a grammar mask), handed to `Executor.finish`; `overruns`, an int: rows launched after their request had stopped;
+    `served`, what `ovsdk.metrics` computes latencies from (see `metrics.Served`).
     """
 
     def plan(self, ask: Ask) -> Any | Answer:

@@ -76,34 +76,36 @@ class Ledger:
         return begun[RETIRE] < ended[DEVICE] and (self.state != OPEN or begun[RETIRE] + self.depth <= ended[PLAN])
 
     def next(self) -> int:
-        """The host stage to begin now, or NEED_DEVICE, NEED_ARRIVAL or FINISHED.
+        """The host stage to begin now, or NEED_DEVICE, NEED_ARRIVAL or FINISHED."""
+        return self.next_of(ORDER)
 
-        The same as `next_of(ORDER)`, unrolled because a driver asks it five times a step.
+    def begin_next(self) -> int:
+        """Begin the stage that `next` names, and return it; or return what else it says. The step is `begun[stage] - 1`.
+
+        The same as `begin(next())`, unrolled: a driver asks it five times a step. A test compares them in every state.
         """
-        plan, prepare, launch, amend, _, retire = self.begun
+        begun = self.begun
+        plan, prepare, launch, amend, _, retire = begun
         planned, prepared, launched, amended, done, retired = self.ended
         if launch < prepared and launch == launched == amended:
+            begun[LAUNCH] = launch + 1
             return LAUNCH
         free = plan == planned and amend == amended and retire == retired
         if free and amend == retired and amend < launched:
+            begun[AMEND] = amend + 1
             return AMEND
         if prepare < planned:
+            begun[PREPARE] = prepare + 1
             return PREPARE
         if free:
             if self.state == OPEN and plan < retired + self.depth and not (self.amends and amended == retired < planned):
+                begun[PLAN] = plan + 1
+                self.asks += 1
                 return PLAN
             if retire < done and (self.state != OPEN or retire + self.depth <= planned):
+                begun[RETIRE] = retire + 1
                 return RETIRE
         return self.need()
-
-    def begin_next(self) -> int:
-        """Begin the stage that `next` names, and return it; or return what else it says. The step is `begun[stage] - 1`."""
-        stage = self.next()
-        if stage >= 0:
-            self.begun[stage] += 1
-            if stage == PLAN:
-                self.asks += 1
-        return stage
 
     def next_of(self, stages: tuple[int, ...]) -> int:
         """The first of `stages`, those of one lane, that may begin now; else what the run needs: see `need`."""

@@ -17,7 +17,7 @@ from .errors import DeviceLost, DeviceTimeout, ProtocolError, SchedulerProtocolE
 from .interfaces import Admission, Backend, Executor, Future, Scheduler
 from .ledger import AMEND, CLOSED, DEVICE, IDLE, LAUNCH, NAMES, PLAN, PREPARE, WAIT, Ledger
 from .log import RunLog, same
-from .types import SERVER, TILING_SYNC, Answer, Launch, SpanFields
+from .types import SERVER, TILING_SYNC, Answer, Ask, Launch, SpanFields
 
 STATE = {Answer.IDLE: IDLE, Answer.WAIT: WAIT, Answer.CLOSED: CLOSED}
 DECLINED = {IDLE: "idle ask", WAIT: "ask", CLOSED: "ask"}
@@ -131,6 +131,7 @@ class Stages:
         self._timeout_ns = None if timeout_s is None else int(timeout_s * 1e9)
         self._plan, self._retire = scheduler.plan, scheduler.retire
         self._prepare, self._launch = executor.prepare, executor.launch
+        self._now_ns = self.clock.now_ns
         self._put, end = self.stream.submit, self.ledger.end
         never = self._work_plan  # the ledger lets nobody begin the device stage
         self._work = (self._work_plan, self._work_prepare, self._work_launch, self._work_amend, never, self._work_retire)
@@ -229,14 +230,15 @@ class Stages:
         if self.closing:
             return
         try:
-            self._answer = self._ask(number)
+            now_s = (self._now_ns() - self.begin_ns) / 1e9
+            ask = self.admission.take(self.ledger.asks - 1, number, now_s)
+            if ask is not None:
+                self._answer = self._asked(ask, number)
         except Exception as error:
+            self._answer = Answer.CLOSED
             self._stop(number, "plan", None, error)
 
-    def _ask(self, number: int) -> Answer | Step:
-        ask = self.admission.take(self.ledger.asks - 1, number, self.now_s())
-        if ask is None:
-            return Answer.CLOSED
+    def _asked(self, ask: Ask, number: int) -> Answer | Step:
         if self.log is not None:
             self.log.ask(ask)
         answer = self._plan(ask)

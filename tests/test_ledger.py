@@ -78,7 +78,8 @@ def explore(cls, depth, rich, amends=None):
         state = todo.popleft()
         led = restored(cls, depth, state, amends)
         assert chain_holds(led), led
-        assert led.next() == led.next_of(ORDER) == reference_next(led), led
+        assert led.next() == reference_next(led), led
+        assert begun_next(cls, depth, state, amends) == begun_after(cls, depth, state, amends), led
         progress = False
         for name, move in moves(rich):
             led = restored(cls, depth, state, amends)
@@ -98,6 +99,21 @@ def explore(cls, depth, rich, amends=None):
         assert progress or rest, f"deadlock: {led}"
         assert led.next() != NEED_DEVICE or can_progress(led), f"waits for a device that has nothing: {led}"
     return len(seen), edges
+
+
+def begun_next(cls, depth, state, amends):
+    """What `begin_next` says, and what it leaves."""
+    led = restored(cls, depth, state, amends)
+    return led.begin_next(), led.asks, snapshot(led)
+
+
+def begun_after(cls, depth, state, amends):
+    """The same by `next` and `begin`."""
+    led = restored(cls, depth, state, amends)
+    stage = led.next()
+    if stage >= 0:
+        led.begin(stage)
+    return stage, led.asks, snapshot(led)
 
 
 def can_progress(led):

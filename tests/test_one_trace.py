@@ -130,8 +130,11 @@ class NoFixedLag(Ledger):
             return self.begun[PLAN] == self.ended[PLAN] and self.begun[RETIRE] == self.ended[RETIRE] < self.ended[DEVICE]
         return super().may_begin(stage)
 
-    def next(self):
-        return self.next_of((LAUNCH, AMEND, PREPARE, RETIRE, PLAN))
+    def begin_next(self):
+        stage = self.next_of((LAUNCH, AMEND, PREPARE, RETIRE, PLAN))
+        if stage >= 0:
+            self.begin(stage)
+        return stage
 
 
 class Hasty(Driver):
