@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Read when torch or transformers is first imported, so set before any test module is.
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0", TOKENIZERS_PARALLELISM="false")
@@ -21,6 +22,10 @@ hypothesis.settings.register_profile("ci", parent=hypothesis.settings.get_profil
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+# A shell starts a background job with SIGINT ignored, and then no Ctrl-C of a test would arrive.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
