@@ -76,7 +76,11 @@ class Step:
 
     def __init__(self, number: int, batch: Any) -> None:
         self.number, self.batch = number, batch
-        self.features: Mapping[str, float] = getattr(batch, "features", None) or NO_FEATURES
+
+    @property
+    def features(self) -> Mapping[str, float]:
+        """What prices its stages."""
+        return getattr(self.batch, "features", None) or NO_FEATURES
 
     def fail(self, stage: int, error: BaseException) -> None:
         """Keep the first error of this step."""

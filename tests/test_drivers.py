@@ -8,7 +8,7 @@ import time
 import pytest
 
 import ovsdk
-from ovsdk import FINISHED, IDLE, WAIT, AdmissionQueue, ConfigError, Launch, StepError, hookimpl, open_backend, run
+from ovsdk import FINISHED, IDLE, WAIT, AdmissionQueue, ConfigError, Launch, StepError, hookimpl, open_backend, run, threads
 from ovsdk.backends.thread import ThreadBackend
 
 from .toys import Amending, Count, Echo, Failing, Finisher, Hasher, Moody, Scripted, direct, direct_asks, double, hashed
@@ -161,7 +161,8 @@ def hand_overs(scheduler, executor, device, depth):
     return [span.step for span in spans if span.what == "hand-over"]
 
 
-def test_a_hand_over_is_acknowledged_only_where_the_scheduling_thread_goes_on(device):
+@pytest.mark.parametrize(("worth_ns", "some"), [(0, True), (10**12, False)])
+def test_a_hand_over_is_acknowledged_only_where_the_scheduling_thread_goes_on(device, monkeypatch, worth_ns, some):
     """At depth 3 it plans 0 and 1 and goes on; after the third plan, and after each later one, it blocks anyway."""
     real = device.clock.wait
 
@@ -175,7 +176,8 @@ def test_a_hand_over_is_acknowledged_only_where_the_scheduling_thread_goes_on(de
             return Waited()
 
     device.clock.wait = wait
-    assert 0 in hand_overs(Count(8), Slow(), device, 3)
+    monkeypatch.setattr(threads, "ACK_WORTH_NS", worth_ns)
+    assert (0 in hand_overs(Count(8), Slow(), device, 3)) is some
     assert set(hand_overs(Count(8), Slow(), device, 3)) <= {0, 1}
     assert hand_overs(Count(8), Slow(), device, 1) == []
 
