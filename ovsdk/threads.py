@@ -112,7 +112,7 @@ class ThreadsDriver(Driver):
         if isinstance(item, BaseException):
             raise item
         self._out -= 1
-        item.launched, item.amending = True, False
+        item.launched = True
 
     def _need_device(self, timeout_s: float | None) -> Progress:
         """Wait for the oldest step's futures; where they have not come back yet, for the output queue."""
@@ -169,6 +169,7 @@ class ThreadsDriver(Driver):
     def _run(self, step: Step) -> None:
         """Do what a step was handed over for; then launch what may now be launched: it may have waited for an amend."""
         if step.amending:
+            step.amending = False
             self._finish(step)
             self._hand_back(step)
         else:
