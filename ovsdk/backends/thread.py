@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import BackendProtocolError, ConfigError, DeviceLost
-from ..types import RESIDENT_KEYS, Capabilities, Launch, Method, Resident, bind
+from ..errors import BackendProtocolError, DeviceLost
+from ..types import Capabilities, Launch, Resident, bind
 from ._host import HostClock, Wake
+from ._residents import Residents
 
 
 class ThreadFuture:
@@ -73,7 +74,7 @@ class ThreadStream:
 
     def submit(self, launch: Launch) -> ThreadFuture:
         """See `Stream.submit`. Raises ConfigError for a method of another backend's object."""
-        fn = self._backend.resolve(launch)
+        fn = self._backend.residents.function(launch)
         args, kwargs = bind(launch)
         return self._backend.enqueue(lambda: fn(*args, **kwargs))
 
@@ -93,7 +94,7 @@ class ThreadBackend:
                 "parallel": "one process: device work that holds the GIL stops the host",
             }
         )
-        self._residents: dict[int, Any] = {}
+        self.residents = Residents()
         self._queue: queue.SimpleQueue[ThreadFuture | None] = queue.SimpleQueue()
         self._stream, self._closed = ThreadStream(self), False
         self._thread = threading.Thread(target=self._work, name="ovsdk-device", daemon=True)
@@ -107,19 +108,7 @@ class ThreadBackend:
         """See `Backend.load`; `build` runs on the device thread with the device name "cpu"."""
         future = self.enqueue(lambda: build("cpu"))
         self.clock.wait((future,), None, None)
-        built = future.result()
-        key = next(RESIDENT_KEYS)
-        self._residents[key] = built
-        return Resident(key, frozenset(n for n in dir(built) if not n.startswith("__") and callable(getattr(built, n))))
-
-    def resolve(self, launch: Launch) -> Callable[..., Any]:
-        """What `launch.fn` names on this device."""
-        fn = launch.fn
-        if not isinstance(fn, Method):
-            return fn
-        if fn.resident not in self._residents:
-            raise ConfigError(f"launch {launch.kind!r}: {fn!r} is of an object that this backend did not load; use backend.load")
-        return getattr(self._residents[fn.resident], fn.name)  # type: ignore[no-any-return]
+        return self.residents.add(future.result())
 
     def enqueue(self, call: Callable[[], Any]) -> ThreadFuture:
         """Put a call on the device's FIFO. Raises DeviceLost after `close`."""
@@ -138,7 +127,7 @@ class ThreadBackend:
         if threading.current_thread() is self._thread:
             raise BackendProtocolError("a device function closed its own backend; close it from the host")
         self._thread.join()
-        self._residents.clear()
+        self.residents.clear()
 
     def _work(self) -> None:
         for future in iter(self._queue.get, None):

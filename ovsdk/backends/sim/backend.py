@@ -15,7 +15,8 @@ from typing import Any
 import attrs
 
 from ...errors import ConfigError, DeviceLost, refuse
-from ...types import RESIDENT_KEYS, Capabilities, Launch, Method, Resident, bind
+from ...types import RESIDENT_KEYS, Capabilities, Launch, Resident, bind
+from .._residents import Residents
 from .device import SimStream, VirtualClock
 from .hardware import LEVELS
 from .kernel import Kernel
@@ -75,7 +76,7 @@ class SimBackend:
             },
         )
         self._streams: dict[str, SimStream] = {}
-        self._residents: dict[int, Any] = {}
+        self._residents = Residents()
         self._closed = False
 
     def stream(self, name: str = "compute") -> SimStream:
@@ -87,11 +88,7 @@ class SimBackend:
     def load(self, build: Callable[[str], Any]) -> Resident:
         """See `Backend.load`; takes no virtual time. Without `execute` nothing is built."""
         self._refuse_closed()
-        key = next(RESIDENT_KEYS)
-        if not self.execute:
-            return Resident(key)
-        built = self._residents[key] = build("cpu")
-        return Resident(key, frozenset(name for name in dir(built) if not name.startswith("__") and callable(getattr(built, name))))
+        return self._residents.add(build("cpu")) if self.execute else Resident(next(RESIDENT_KEYS))
 
     def close(self) -> None:
         """Nothing is open but what was loaded."""
@@ -104,15 +101,7 @@ class SimBackend:
         if not self.execute:
             return launch.stub
         args, kwargs = bind(attrs.evolve(launch, inputs=copy.deepcopy(launch.inputs)))
-        return partial(self._function(launch), *args, **kwargs)
-
-    def _function(self, launch: Launch) -> Callable[..., Any]:
-        fn = launch.fn
-        if not isinstance(fn, Method):
-            return fn
-        if fn.resident not in self._residents:
-            raise ConfigError(f"launch {launch.kind!r}: {fn!r} is of an object that this backend did not load; use backend.load")
-        return getattr(self._residents[fn.resident], fn.name)  # type: ignore[no-any-return]
+        return partial(self._residents.function(launch), *args, **kwargs)
 
     def _refuse_closed(self) -> None:
         if self._closed:
