@@ -408,6 +408,13 @@ def test_the_demos_json_has_identical_tokens_and_both_throughputs(tmp_path):
     assert [r["step_ms"] for r in found["simulated"]["runs"]] == [79.0, 45.0]
 
 
+def test_the_demo_says_how_far_runs_of_one_depth_differ_only_where_it_knows():
+    from ovsdk.cli.demo import _noise
+
+    assert _noise([{"tokens_per_s_runs": [10.0, 12.0]}, {"tokens_per_s_runs": [20.0, 21.0]}]).endswith("up to 20.0%")
+    assert "does not tell" in _noise([{"tokens_per_s_runs": [10.0]}, {"tokens_per_s_runs": [20.0]}])
+
+
 def test_demo_without_torch_says_what_to_do(tmp_path):
     code = f"import sys; sys.modules['torch'] = None\nfrom ovsdk.cli import main; main(['demo', '--out', {str(tmp_path)!r}])"
     done = subprocess.run(

@@ -226,6 +226,8 @@ def _cells(r: Mapping[str, Any]) -> tuple[Any, ...]:
 def _noise(rows: Sequence[Mapping[str, Any]]) -> str:
     """How far runs of one depth lie apart: a gain smaller than that shows nothing."""
     runs = [r["tokens_per_s_runs"] for r in rows]
+    if len(runs[0]) == 1:
+        return "one run of each depth does not tell how far runs differ"
     return f"runs of one depth differ by up to {max((max(r) - min(r)) / min(r) for r in runs):.1%}"
 
 
