@@ -30,7 +30,7 @@ class Driver:
 
     def __init__(self, stages: Stages) -> None:
         self.stages, self.ledger, self.clock = stages, stages.ledger, stages.clock
-        self._begin_next, self._go_on = self.ledger.begin_next, stages.go_on
+        self._begin_next, self._moves = self.ledger.begin_next, stages.moves(self.lane)
         self.signal = self.clock.signal()
         stages.admission.signal = self.signal
 
@@ -41,7 +41,7 @@ class Driver:
         """
         stage = self._begin_next()
         if stage >= 0:
-            self._go_on(stage, "host")
+            self._moves[stage]()
             return MOVED
         return self._need_device(timeout_s) if stage == NEED_DEVICE else self._need(stage, timeout_s)
 
@@ -59,14 +59,15 @@ class Driver:
         return self._need_arrival(timeout_s) if need == NEED_ARRIVAL else FINISHED
 
     def _need_device(self, timeout_s: float | None) -> Progress:
-        step = self.stages.oldest()
-        if self.stages.lost is None and not done(step.futures):
+        stages = self.stages
+        step = stages.oldest()
+        if stages.lost is None and not done(step.futures):
             until_ns, deadline_ns = self._wait_device(step, timeout_s)
             if not done(step.futures):
                 if until_ns != deadline_ns:
                     return BLOCKED
-                self.stages.overdue(step)
-        self.stages.collect(step)
+                stages.overdue(step)
+        stages.collect(step)
         return MOVED
 
     def _wait_device(self, step: Step, timeout_s: float | None) -> tuple[int | None, int | None]:

@@ -26,6 +26,9 @@ of another lane's counter waits, it never runs too early. Two lanes therefore sh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from .errors import ConfigError, DriverError
 
 PLAN, PREPARE, LAUNCH, AMEND, DEVICE, RETIRE = STAGES = tuple(range(6))
@@ -80,32 +83,30 @@ class Ledger:
         return self.next_of(ORDER)
 
     def begin_next(self) -> int:
-        """Begin the stage that `next` names, and return it; or return what else it says. The step is `begun[stage] - 1`.
+        """Begin the stage that `next` names, and return it; or return what else it says. The step is `ended[stage]`.
 
-        The same as `begin(next())`, unrolled: a driver asks it five times a step. A test compares them in every state.
+        For a run with one lane, which ends a host stage before it begins another: then what has begun need not be read.
+        The same as `begin(next())`, unrolled, for a driver asks it five times a step; a test compares them in every such state.
         """
-        begun = self.begun
-        plan, prepare, launch, amend, _, retire = begun
         planned, prepared, launched, amended, done, retired = self.ended
-        if launch < prepared and launch == launched == amended:
-            begun[LAUNCH] = launch + 1
+        if launched < prepared and launched == amended:
+            self.begun[LAUNCH] = launched + 1
             return LAUNCH
-        free = plan == planned and amend == amended and retire == retired
-        if free and amend == retired and amend < launched:
-            begun[AMEND] = amend + 1
+        if retired == amended < launched:
+            self.begun[AMEND] = amended + 1
             return AMEND
-        if prepare < planned:
-            begun[PREPARE] = prepare + 1
+        if prepared < planned:
+            self.begun[PREPARE] = prepared + 1
             return PREPARE
-        if free:
-            if self.state == OPEN and plan < retired + self.depth and not (self.amends and amended == retired < planned):
-                begun[PLAN] = plan + 1
-                self.asks += 1
-                return PLAN
-            if retire < done and (self.state != OPEN or retire + self.depth <= planned):
-                begun[RETIRE] = retire + 1
-                return RETIRE
-        return self.need()
+        is_open = self.state == OPEN
+        if is_open and planned < retired + self.depth and not (self.amends and amended == retired < planned):
+            self.begun[PLAN] = planned + 1
+            self.asks += 1
+            return PLAN
+        if retired < done and (not is_open or retired + self.depth <= planned):
+            self.begun[RETIRE] = retired + 1
+            return RETIRE
+        return NEED_DEVICE if planned > retired else self.need()
 
     def next_of(self, stages: tuple[int, ...]) -> int:
         """The first of `stages`, those of one lane, that may begin now; else what the run needs: see `need`."""
@@ -113,6 +114,14 @@ class Ledger:
             if self.may_begin(stage):
                 return stage
         return self.need()
+
+    def begin_first(self, stages: tuple[int, ...]) -> int:
+        """Begin the stage that `next_of` names, and return it; or return what else it says."""
+        stage = self.next_of(stages)
+        if stage >= 0:
+            self.begun[stage] += 1
+            self.asks += stage == PLAN
+        return stage
 
     def need(self) -> int:
         """NEED_DEVICE with steps in flight; else FINISHED if closed, NEED_ARRIVAL if not."""
@@ -148,6 +157,25 @@ class Ledger:
             self.state = OPEN
         self.ended[stage] = step + 1
         return step
+
+    def ending(self, stage: int) -> Callable[[], object]:
+        """`end(stage)` without its checks, for the lane that has begun that stage. No amend follows a launch that ends so."""
+        begun, ended = self.begun, self.ended
+
+        def end() -> None:
+            ended[stage] += 1
+
+        def end_launch() -> None:
+            begun[AMEND] = ended[AMEND] = begun[DEVICE] = ended[LAUNCH] + 1
+            ended[LAUNCH] += 1
+
+        def end_retire() -> None:
+            if self.state != CLOSED:
+                self.state = OPEN
+            ended[RETIRE] += 1
+
+        own: dict[int, Callable[[], object]] = {LAUNCH: end_launch, AMEND: partial(self.end, AMEND), RETIRE: end_retire}
+        return own.get(stage, end)
 
     def decline(self, state: int) -> None:
         """Answer the plan that was begun with IDLE, WAIT or CLOSED instead of a batch.

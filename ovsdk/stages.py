@@ -11,15 +11,17 @@ decisions stay a function of the log. A step with an error passes its other stag
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from .errors import DeviceLost, DeviceTimeout, ProtocolError, SchedulerProtocolError, StepError
 from .interfaces import Admission, Backend, Executor, Future, Scheduler
-from .ledger import AMEND, CLOSED, DEVICE, IDLE, LAUNCH, NAMES, PLAN, PREPARE, WAIT, Ledger
+from .ledger import AMEND, CLOSED, DEVICE, IDLE, LAUNCH, NAMES, PLAN, PREPARE, STAGES, WAIT, Ledger
 from .log import RunLog, same
-from .types import SERVER, TILING_SYNC, Answer, Ask, Launch, SpanFields
+from .types import SERVER, TILING_SYNC, Answer, Launch, SpanFields
 
-STATE = {Answer.IDLE: IDLE, Answer.WAIT: WAIT, Answer.CLOSED: CLOSED}
+NO_MORE, NOT_YET = Answer.CLOSED, Answer.WAIT  # CPython 3.11 finds a member of an enum by way of a property: slowly
+STATE = {Answer.IDLE: IDLE, NOT_YET: WAIT, NO_MORE: CLOSED}
 DECLINED = {IDLE: "idle ask", WAIT: "ask", CLOSED: "ask"}
 
 NO_FEATURES: Mapping[str, float] = {}
@@ -59,6 +61,11 @@ def merged(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield last
 
 
+def features_of(batch: Any) -> Mapping[str, float]:
+    """What prices the stages of a step with that batch."""
+    return getattr(batch, "features", None) or NO_FEATURES
+
+
 class Step:
     """The payload of a step in flight. It travels through the two queues of the threads driver."""
 
@@ -76,11 +83,6 @@ class Step:
 
     def __init__(self, number: int, batch: Any) -> None:
         self.number, self.batch = number, batch
-
-    @property
-    def features(self) -> Mapping[str, float]:
-        """What prices its stages."""
-        return getattr(self.batch, "features", None) or NO_FEATURES
 
     def fail(self, stage: int, error: BaseException) -> None:
         """Keep the first error of this step."""
@@ -133,33 +135,34 @@ class Stages:
         self._answer: Any = None
         timeout_s = getattr(backend, "timeout_s", None)
         self._timeout_ns = None if timeout_s is None else int(timeout_s * 1e9)
-        self._plan, self._retire = scheduler.plan, scheduler.retire
+        self._take, self._plan, self._retire = admission.take, scheduler.plan, scheduler.retire
         self._prepare, self._launch = executor.prepare, executor.launch
         self._now_ns = self.clock.now_ns
-        self._put, end = self.stream.submit, self.ledger.end
+        self._put = self.stream.submit
         never = self._work_plan  # the ledger lets nobody begin the device stage
         self._work = (self._work_plan, self._work_prepare, self._work_launch, self._work_amend, never, self._work_retire)
-        settle_launch = self._settle_launch if self.amends else end
-        self._settle: tuple[Callable[[int], Any], ...] = (self._settle_plan, end, settle_launch, end, end, end)
+        settle: list[Callable[[], object]] = [self.ledger.ending(stage) for stage in STAGES]
+        self._end_device, self._end_plan, settle[PLAN] = settle[DEVICE], settle[PLAN], self._settle_plan
+        settle[LAUNCH] = self._settle_launch if self.amends else settle[LAUNCH]
+        self._settle = tuple(settle)
 
     # ---- for drivers ----
 
-    def move(self, stage: int, lane: str) -> None:
-        """One whole stage on a lane whose time passes by itself, or in `lap`. Raises DriverError if it may not begin."""
-        self.ledger.begin(stage)
-        self.go_on(stage, lane)
+    def moves(self, lane: str) -> tuple[Callable[[], object], ...]:
+        """For each stage, all that it does once the ledger has begun it, on a lane whose time passes by itself, or in `lap`."""
+        return tuple(partial(self._timed, stage, lane) if self.timed else self._untimed(stage) for stage in STAGES)
 
-    def go_on(self, stage: int, lane: str) -> None:
-        """The same for a stage that the ledger has just begun."""
-        step = self.ledger.begun[stage] - 1
-        if self.timed:
-            self._timed(stage, step, lane)
-        else:
-            self._work[stage](step)
-            self._settle[stage](stage)
+    def _untimed(self, stage: int) -> Callable[[], None]:
+        work, settle, ended = self._work[stage], self._settle[stage], self.ledger.ended
 
-    def _timed(self, stage: int, step: int, lane: str) -> None:
-        begin_ns = self.clock.now_ns()
+        def move() -> None:
+            work(ended[stage])
+            settle()
+
+        return move
+
+    def _timed(self, stage: int, lane: str) -> None:
+        begin_ns, step = self.clock.now_ns(), self.ledger.ended[stage]
         self._work[stage](step)
         end_ns = self.clock.lap(stage, step, self.features(stage, step))
         name = self.settle(stage)
@@ -174,21 +177,21 @@ class Stages:
         return step
 
     def amend(self) -> int:
-        """Begin amend and run the scheduler's half of it; `finish` is the executor's, on its lane. Returns the step."""
-        step = self.ledger.begin(AMEND)
+        """Run the scheduler's half of an amend that has begun; `finish` is the executor's, on its lane. Returns the step."""
+        step = self.ledger.ended[AMEND]
         self._amend(step)
         return step
 
     def settle(self, stage: int) -> str:
         """End the stage that `work` began, and return what its span is called."""
-        self._settle[stage](stage)
-        return DECLINED[self.ledger.state] if stage == PLAN and isinstance(self._answer, Answer) else NAMES[stage]
+        self._settle[stage]()
+        return DECLINED[self.ledger.state] if stage == PLAN and type(self._answer) is Answer else NAMES[stage]
 
     def features(self, stage: int, step: int) -> Mapping[str, float] | None:
         """What prices a stage: the batch's features; None for a plan that gave no batch."""
         if stage != PLAN:
-            return self.steps[step % self.depth].features
-        return None if isinstance(self._answer, Answer) else self._answer.features
+            return features_of(self.steps[step % self.depth].batch)
+        return None if type(self._answer) is Answer else features_of(self._answer)
 
     def oldest(self) -> Step:
         """The step whose device stage ends next."""
@@ -205,7 +208,7 @@ class Stages:
             except Exception as error:
                 step.fail(DEVICE, error)
                 self.lost = error if isinstance(error, DeviceLost) else self.lost
-        self.ledger.end(DEVICE)
+        self._end_device()
         if self.emit is not None:
             self._emit_device(step)
         if self.results is not None and step.error is None and step.number in self.results:
@@ -230,45 +233,42 @@ class Stages:
     # ---- plan ----
 
     def _work_plan(self, number: int) -> None:
-        self._answer = Answer.CLOSED
+        self._answer = NO_MORE
         if self.closing:
             return
         try:
-            now_s = (self._now_ns() - self.begin_ns) / 1e9
-            ask = self.admission.take(self.ledger.asks - 1, number, now_s)
-            if ask is not None:
-                self._answer = self._asked(ask, number)
+            ask = self._take(self.ledger.asks - 1, number, (self._now_ns() - self.begin_ns) / 1e9)
+            if ask is None:
+                return
+            if self.log is not None:
+                self.log.ask(ask)
+            answer = self._plan(ask)
+            if answer is None or answer is NOT_YET:
+                self._refuse_bad(answer, ask)
+            self._answer = answer
         except Exception as error:
-            self._answer = Answer.CLOSED
             self._stop(number, "plan", None, error)
-
-    def _asked(self, ask: Ask, number: int) -> Answer | Step:
-        if self.log is not None:
-            self.log.ask(ask)
-        answer = self._plan(ask)
-        if answer is None or answer is Answer.WAIT:
-            self._refuse_bad(answer, ask)
-        return answer if isinstance(answer, Answer) else Step(number, answer)
 
     def _refuse_bad(self, answer: Any, ask: Any) -> None:
         if answer is None:
             raise SchedulerProtocolError(f"plan returned None for {ask!r}; return a batch, IDLE (no work), WAIT or CLOSED")
-        if answer is Answer.WAIT and not self.ledger.in_flight:
+        if answer is NOT_YET and not self.ledger.in_flight:
             raise SchedulerProtocolError(f"plan answered WAIT to {ask!r} with nothing in flight: no result can come; answer IDLE or CLOSED")
 
-    def _settle_plan(self, stage: int) -> None:
+    def _settle_plan(self) -> None:
         answer = self._answer
-        if isinstance(answer, Step):
-            self.steps[answer.number % self.depth] = answer
-            self.ledger.end(stage)
+        if type(answer) is not Answer:
+            number = self.ledger.ended[PLAN]
+            self.steps[number % self.depth] = Step(number, answer)
+            self._end_plan()
         else:
             state = STATE[answer]
             self.ledger.decline(state)
             self.waits += state == WAIT
             self.closing = self.closing or state == CLOSED
 
-    def _settle_launch(self, stage: int) -> None:
-        self.ledger.end(stage, self.amends and self.steps[self.ledger.ended[LAUNCH] % self.depth].error is None)
+    def _settle_launch(self) -> None:
+        self.ledger.end(LAUNCH, self.steps[self.ledger.ended[LAUNCH] % self.depth].error is None)
 
     # ---- prepare, launch, amend ----
 

@@ -12,11 +12,13 @@ thread that takes it. Where the scheduling thread would go on computing after a 
 thread to have taken the step: a woken thread waits up to a switch interval (5 ms) for the GIL, and that wait would be
 on the critical path. Where it is about to block anyway, the put alone is enough; so it is where it would go on for less
 time than an acknowledgement takes, judged by how long it has just computed without a wait.
+
+The execution thread, too, wakes the other one only where that is worth its cost: for each step that it hands back if
+steps take it longer than a wake, otherwise when it is about to sleep. A thread woken before can only wait for the GIL.
 """
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 from collections import deque
@@ -29,8 +31,8 @@ from .stages import Stages, Step
 from .types import BLOCKED, MOVED, Progress
 
 SCHEDULING = (AMEND, PLAN, RETIRE)
-ACK_WORTH_NS = 50_000
-"""What an acknowledgement costs the scheduling thread: 54 us in the median, measured with two threads on two cores."""
+WAKE_NS = 50_000
+"""What it costs to wake the other thread and wait for it: 54 us in the median, measured with two threads on two cores."""
 ACK_S = 1.0
 """Longest wait for an acknowledgement; it is an optimisation, so a late one is no error."""
 
@@ -42,13 +44,16 @@ class ThreadsDriver(Driver):
 
     def __init__(self, stages: Stages, input_queue: Queue, output_queue: Queue) -> None:
         super().__init__(stages)
-        stages.launch_lane = "execution"
+        stages.launch_lane, self._there = "execution", stages.moves("execution")
         self.input_queue, self.output_queue = input_queue, output_queue
+        self._scheduling = SCHEDULING if stages.amends else SCHEDULING[1:]
         self._out = 0  # steps on their way through the execution thread
         self._resumed_ns = self.clock.now_ns()
         """When the scheduling thread last came back from a wait or a hand-over."""
         self._prepared: deque[Step] = deque()
         self._idle, self._taken = True, threading.Lock()
+        self._told, self._took_ns = True, 0
+        """Whether the scheduling thread was told of all that was handed back; the longest recent execution of a step."""
         self._thread = threading.Thread(target=self._execute, name="ovsdk-execution", daemon=True)
         self._thread.start()
 
@@ -56,7 +61,7 @@ class ThreadsDriver(Driver):
 
     def advance(self, timeout_s: float | None = None) -> Progress:
         """See `Driver.advance`. Raises what ended the execution thread, if something did, when it waits for a step."""
-        stage = self.ledger.next_of(SCHEDULING)
+        stage = self.ledger.begin_first(self._scheduling)
         if stage < 0:
             return self._need(stage, timeout_s)
         if stage == AMEND:
@@ -73,16 +78,17 @@ class ThreadsDriver(Driver):
             pass
 
     def _move(self, stage: int) -> None:
-        before = self.ledger.ended[PLAN]
-        self.stages.move(stage, self.lane)
-        if self.ledger.ended[PLAN] > before:
+        planned = self.ledger.ended
+        before = planned[PLAN]
+        self._moves[stage]()
+        if planned[PLAN] > before:
             self._hand_over(self.stages.steps[before % self.ledger.depth])
 
     def _amend(self) -> None:
         begin_ns = self.clock.now_ns()
         number = self.stages.amend()
         step = self.stages.steps[number % self.ledger.depth]
-        end_ns = self.clock.lap(AMEND, number, step.features)
+        end_ns = self.clock.lap(AMEND, number, self.stages.features(AMEND, number))
         self.stages.stage_ns[AMEND] += end_ns - begin_ns
         if self.stages.emit is not None:
             self.stages.emit((self.lane, "amend", number, begin_ns, end_ns))
@@ -91,7 +97,7 @@ class ThreadsDriver(Driver):
 
     def _hand_over(self, step: Step) -> None:
         begin_ns = self.clock.now_ns()
-        acknowledged = self._idle and begin_ns - self._resumed_ns >= ACK_WORTH_NS and self._goes_on()
+        acknowledged = self._idle and begin_ns - self._resumed_ns >= WAKE_NS and self._goes_on()
         self._taken.acquire(blocking=False)
         self._out += 1
         self.input_queue.put(step)
@@ -103,7 +109,7 @@ class ThreadsDriver(Driver):
 
     def _goes_on(self) -> bool:
         """Whether this thread has something to compute now, and would keep the GIL."""
-        if self.ledger.next_of(SCHEDULING) >= 0:
+        if self.ledger.next_of(self._scheduling) >= 0:
             return True
         oldest = self.stages.oldest()
         return bool(oldest.futures) and all(f.done() for f in oldest.futures)
@@ -116,10 +122,7 @@ class ThreadsDriver(Driver):
 
     def _need_device(self, timeout_s: float | None) -> Progress:
         """Wait for the oldest step's futures; where they have not come back yet, for the output queue."""
-        oldest = self.stages.oldest()
-        if not oldest.launched:
-            self._take_all_back()
-        if oldest.launched and self.ledger.begun[DEVICE] > self.ledger.ended[DEVICE]:
+        if self.stages.oldest().launched and self.ledger.begun[DEVICE] > self.ledger.ended[DEVICE]:
             return super()._need_device(timeout_s)
         return self._need_output(timeout_s)
 
@@ -152,32 +155,48 @@ class ThreadsDriver(Driver):
             for step in iter(self._next, None):
                 self._run(step)
         except BaseException as error:  # raised again on the scheduling thread
-            self._hand_back(error)
+            self.output_queue.put(error)
+            self.signal.set()
 
     def _next(self) -> Step | None:
-        """The next step to execute, acknowledged; None at the end."""
+        """The next step to execute, acknowledged; None at the end. Before it sleeps it tells the scheduling thread."""
         begin_ns = self.clock.now_ns()
-        self._idle = True
-        step: Step | None = self.input_queue.get()
-        self._idle = False
-        with contextlib.suppress(RuntimeError):  # nobody waits for the acknowledgement
-            self._taken.release()
+        try:
+            step: Step | None = self.input_queue.get(False)
+        except queue.Empty:
+            self._idle = True
+            self._tell()
+            step = self.input_queue.get()
+            self._idle = False
+        self._acknowledge()
         if self.stages.emit is not None and step is not None:
             self.stages.emit(("execution", "wait batch", step.number, begin_ns, self.clock.now_ns()))
         return step
 
+    def _acknowledge(self) -> None:
+        try:
+            self._taken.release()
+        except RuntimeError:
+            pass  # nobody waits for it
+
     def _run(self, step: Step) -> None:
         """Do what a step was handed over for; then launch what may now be launched: it may have waited for an amend."""
+        begin_ns = self.clock.now_ns()
         if step.amending:
             step.amending = False
             self._finish(step)
             self._hand_back(step)
         else:
-            self.stages.move(PREPARE, "execution")
+            self._do(PREPARE)
             self._prepared.append(step)
         while self._prepared and self.ledger.may_begin(LAUNCH):
-            self.stages.move(LAUNCH, "execution")
+            self._do(LAUNCH)
             self._hand_back(self._prepared.popleft())
+        self._took_ns = max(self.clock.now_ns() - begin_ns, self._took_ns - (self._took_ns >> 4))
+
+    def _do(self, stage: int) -> None:
+        self.ledger.begin(stage)
+        self._there[stage]()
 
     def _finish(self, step: Step) -> None:
         begin_ns = self.clock.now_ns()
@@ -186,9 +205,17 @@ class ThreadsDriver(Driver):
         if self.stages.emit is not None:
             self.stages.emit(("execution", "finish", step.number, begin_ns, self.clock.now_ns()))
 
-    def _hand_back(self, item: Step | BaseException) -> None:
-        self.output_queue.put(item)
-        self.signal.set()
+    def _hand_back(self, step: Step) -> None:
+        self.output_queue.put(step)
+        self._told = False
+        if self._took_ns >= WAKE_NS:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Wake the scheduling thread for what was handed back."""
+        if not self._told:
+            self._told = True
+            self.signal.set()
 
     def shut(self) -> None:
         """End the execution thread once it has done what it was given."""

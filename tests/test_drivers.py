@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import sys
 import threading
 import time
 
@@ -176,10 +178,48 @@ def test_a_hand_over_is_acknowledged_only_where_the_scheduling_thread_goes_on(de
             return Waited()
 
     device.clock.wait = wait
-    monkeypatch.setattr(threads, "ACK_WORTH_NS", worth_ns)
+    monkeypatch.setattr(threads, "WAKE_NS", worth_ns)
     assert (0 in hand_overs(Count(8), Slow(), device, 3)) is some
     assert set(hand_overs(Count(8), Slow(), device, 3)) <= {0, 1}
     assert hand_overs(Count(8), Slow(), device, 1) == []
+
+
+def wakes_while_executing(device, monkeypatch, worth_ns):
+    """For each wake that the execution thread gives with steps to execute before it, how many those are."""
+    both, given = threading.Event(), []
+
+    class Input(queue.SimpleQueue):
+        def put(self, item):
+            super().put(item)
+            if self.qsize() == 2 or item is None:
+                both.set()
+
+        def get(self, *how):
+            both.wait()  # the execution thread finds two steps, or the end
+            return super().get(*how)
+
+    class Wakes(threads.ThreadsDriver):
+        def _tell(self):
+            if not self._told:
+                given.append(self.input_queue.qsize())
+            super()._tell()
+
+    monkeypatch.setattr(threads, "WAKE_NS", worth_ns)
+    monkeypatch.setattr(sys.modules["ovsdk.run"], "ThreadsDriver", Wakes)
+    maker = type("Maker", (), {"ovsdk_make_queue": hookimpl(lambda self, name, options: made(name, options))})
+
+    def made(name, options):
+        return (Input() if options["role"] == "input" else queue.SimpleQueue()) if name == "watched" else None
+
+    device.plugins = ovsdk.plugin_manager([maker()])
+    run(Count(2), Echo(), device, driver="threads", depth=2, queue="watched")
+    return given
+
+
+@pytest.mark.parametrize(("worth_ns", "wakes"), [(-1, [1, 0]), (10**12, [0])])
+def test_a_short_execution_wakes_the_scheduling_thread_once_for_all(device, monkeypatch, worth_ns, wakes):
+    """Two steps wait to be executed: it hears of both at once if they take less time than a wake, and else of each."""
+    assert wakes_while_executing(device, monkeypatch, worth_ns) == wakes
 
 
 # ---- errors, drain, abandon ----

@@ -110,6 +110,7 @@ HOMES = {
     ("torch", "torch_npu", "transformers", "safetensors", "tokenizers", "gguf"): (
         "ovsdk/models/",
         "ovsdk/backends/_torch.py",
+        "ovsdk/backends/_tensors.py",
         "ovsdk/backends/cuda.py",
         "ovsdk/backends/ascend/",
     ),

@@ -7,7 +7,6 @@ system call (a byte in a pipe) would hand the GIL to the woken host, and the dev
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -30,8 +29,10 @@ class Wake:
 
     def set(self) -> None:
         """Wake the sleeper, or have its next `pause` return at once. Any thread."""
-        with contextlib.suppress(RuntimeError):  # released already: the sleeper has not come by yet
+        try:
             self._lock.release()
+        except RuntimeError:
+            pass  # released already: the sleeper has not come by yet
 
     def clear(self) -> None:
         """Forget earlier calls of `set`. The sleeper only, before it looks at what it waits for."""

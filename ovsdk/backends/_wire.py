@@ -63,7 +63,7 @@ def _reduce_tensor(value: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, getattr(torch, "Tensor", ())):
         return NotImplemented
-    from ovsdk.backends._torch import reduce
+    from ovsdk.backends._tensors import reduce
 
     return reduce(value)  # type: ignore[arg-type]
 

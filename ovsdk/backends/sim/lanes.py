@@ -55,14 +55,14 @@ class LanesDriver(Driver):
 
     def advance(self, timeout_s: float | None = None) -> Progress:
         """See `Driver.advance`: one move of the scheduling lane; the execution lane moves while that takes time."""
-        stage = self.ledger.next_of(SCHEDULING)
+        stage = self.ledger.begin_first(SCHEDULING)
         if stage < 0:
             return self._need(stage, timeout_s)
         planned = self.ledger.ended[PLAN]
         if stage == AMEND:
             self._amend()
         else:
-            self.stages.move(stage, self.lane)
+            self._moves[stage]()
         if stage == AMEND or self.ledger.ended[PLAN] > planned:
             self._hand_over(self.ledger.begun[stage] - 1)
         return MOVED
