@@ -67,6 +67,39 @@ def test_mapping_inputs_are_keywords_beside_host(device: CpuBackend, desk: Resid
     assert same(device.stream().submit(launch).result(), ((), {"x": np.arange(3), "y": 4}))
 
 
+def in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def spoil() -> None:
+    raise ZeroDivisionError("spoilt on the way")
+
+
+class Arrives:
+    """Arrives as what `how` gives where it is unpickled."""
+
+    def __init__(self, how: Any) -> None:
+        self.how = how
+
+    def __reduce__(self) -> Any:
+        return self.how, ()
+
+
+def test_only_inputs_of_methods_are_unpickled_beside_a_launch(device: CpuBackend, desk: Resident) -> None:
+    """What comes with a function may import modules, and some of those want to be imported in the main thread."""
+    assert call(device, desk.echo, Arrives(in_main_thread)) == ((False,), {})
+    assert call(device, lambda given: given, Arrives(in_main_thread)) is True
+
+
+def test_inputs_that_cannot_be_unpickled_fail_their_own_launch_alone(fresh: CpuBackend) -> None:
+    desk, stream = fresh.load(Desk), fresh.stream()
+    inputs = [(desk.note, 5), (desk.note, Arrives(spoil)), (desk.note, 6)]
+    before, spoilt, after = [stream.submit(Launch("note", fn=fn, inputs=(given,))) for fn, given in inputs]
+    with pytest.raises(ZeroDivisionError, match="spoilt on the way"):
+        spoilt.result()
+    assert (before.result(), after.result()) == (0, 1)
+
+
 @pytest.mark.parametrize("size", [10, LARGE * 4])
 def test_both_sides_own_what_they_hold(fresh: CpuBackend, size: int) -> None:
     desk, mine = fresh.load(Desk), np.zeros(size, np.uint8)

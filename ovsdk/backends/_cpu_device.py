@@ -2,7 +2,8 @@
 
     every message has one answer    (True, value) or (False, failure), with the ns at which it began and ended
     nothing a launch raises ends the process; only the end of the connection, or of the parent, does
-    between two launches there is as little as possible: answer, next message, its copy, begin
+    between two launches there is as little as possible: pack and send the answer, begin; a thread of its own
+    reads and unpickles messages, while a launch runs. The answer is packed before the next launch may change it
 
 The process ignores SIGINT: Ctrl-C belongs to the host, which drains. It leaves without `atexit` functions.
 It imports nothing of the package but `_wire`; torch and numpy come in with what the user sends.
@@ -20,13 +21,17 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ._wire import PROTOCOL, Arena, Channel, Dumps, Frame, Packed, by_value, pack, tensors
+from ._wire import AHEAD, PROTOCOL, Arena, Channel, Dumps, Frame, Packed, by_value, pack, tensors
 
 GRACE_S = 0.2
 """How long the main thread has to flush and leave by itself after the host has gone."""
+
+FLUSH_S = 0.01
+"""How often an idle device tries again to send what the host has not taken yet."""
 
 HELLO = 0
 """Number of the answer that a device gives unasked when it is ready; messages are numbered from the next one."""
@@ -44,19 +49,19 @@ class Device:
         self._residents: dict[int, Any] = {}
         self._asked: dict[str, Callable[..., Any]] = {"call": _call, "method": self._method, "load": self._load}
 
-    def answer(self, frame: Frame) -> bytes:
+    def answer(self, message: Frame | Opened) -> bytes:
         """Do what a message asks and return the frame that answers it. Raises nothing."""
         begin = time.perf_counter_ns()
         try:
-            asked, *given = frame.value()
+            asked, *given = message.value()
             if self._dumps is pickle.dumps and "torch" in sys.modules:
                 self._meet_torch()
             begin = time.perf_counter_ns()
             value = self._asked[asked](*given)
             end = time.perf_counter_ns()
-            return self._channel.frame(_pack_value(value, self._dumps), frame.number, begin, end)
+            return self._channel.frame(_pack_value(value, self._dumps), message.number, begin, end)
         except BaseException as error:  # SystemExit too: the process is the host's to end
-            return self._channel.frame(pack((False, _failure(error)), pickle.dumps), frame.number, begin, time.perf_counter_ns())
+            return self._channel.frame(pack((False, _failure(error)), pickle.dumps), message.number, begin, time.perf_counter_ns())
 
     def _method(self, key: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return getattr(self._residents[key], name)(*args, **kwargs)
@@ -141,11 +146,60 @@ def _watch(fd: int, parent: int) -> None:
     os._exit(0)
 
 
+class Opened:
+    """A message whose value was unpickled before its turn."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.number, self._error = frame.number, None
+        try:
+            self._value = frame.value()
+        except Exception as error:
+            self._error = error
+
+    def value(self) -> Any:
+        """See `Frame.value`."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    _error: Exception | None
+
+
+class Inbox:
+    """Messages in the order in which they came. A thread of its own reads them: while a launch runs, not after it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel, self._come, self._some = channel, deque[Frame | Opened | None](), _thread.allocate_lock()
+        _thread.start_new_thread(self._read, ())
+
+    def next(self) -> Frame | Opened | None:
+        """Wait for the next message; None once the other end has gone. Meanwhile what could not be sent yet is sent."""
+        while not self._come:
+            if self._channel.backlog:
+                self._channel.flush()
+            self._some.acquire(timeout=FLUSH_S if self._channel.backlog else -1)
+        return self._come.popleft()
+
+    def _read(self) -> None:
+        while (frame := self._channel.next()) is not None:
+            self._put(Opened(frame) if frame.begin_ns == AHEAD else frame)
+            del frame
+        self._put(None)
+
+    def _put(self, message: Frame | Opened | None) -> None:
+        self._come.append(message)
+        try:
+            self._some.release()
+        except RuntimeError:
+            pass  # nobody waits
+
+
 def serve(channel: Channel, device: Device) -> None:
     """Answer messages until the other end has gone. Raises ConnectionError if it goes during an answer."""
-    while (frame := channel.next()) is not None:
-        channel.send(device.answer(frame))
-        del frame  # or its inputs would live until the next launch
+    inbox = Inbox(channel)
+    while (message := inbox.next()) is not None:
+        channel.send(device.answer(message))
+        del message  # or its inputs would live until the next launch
 
 
 def main(sock: int, incoming: int, outgoing: int, parent: int, cores: Iterable[int], threads: int) -> None:

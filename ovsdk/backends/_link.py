@@ -161,15 +161,15 @@ class Link:
         self._in_flight.append(hello)
         return hello
 
-    def submit(self, kind: str, packed: Packed) -> CpuFuture:
-        """Send a message and return at once. Raises DeviceLost, and DeviceMemoryExhausted for want of shared memory."""
+    def submit(self, kind: str, packed: Packed, ahead: int = 0) -> CpuFuture:
+        """Send a message (`ahead`: 0 or AHEAD) and return at once. Raises DeviceLost, and DeviceMemoryExhausted for want of shared memory."""
         try:
             with self._tx:
                 if self.lost:
                     raise DeviceLost(self.lost)
                 future = CpuFuture(self, kind, self._sent)
                 self._sent += 1
-                frame = self._channel.frame(packed, future.number)
+                frame = self._channel.frame(packed, future.number, ahead)
                 self._in_flight.append(future)
                 self._channel.send(frame)
             return future

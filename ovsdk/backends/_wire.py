@@ -19,7 +19,6 @@ import io
 import mmap
 import os
 import pickle
-import select
 import socket
 import struct
 import sys
@@ -36,6 +35,8 @@ CHUNK = 1 << 16
 PROTOCOL = 5
 
 _HEAD = struct.Struct("<IIQQqq")  # bytes that follow, parts in shared memory, where; number, begin and end
+AHEAD = 1
+"""In place of a begin, in a message to the device: it may be unpickled there before its turn."""
 _FREE, _BUSY = 0, 1
 _NOW = socket.MSG_DONTWAIT
 _QUIET = _NOW | getattr(socket, "MSG_NOSIGNAL", 0)  # a host that restored SIGPIPE must not die of a dead device
@@ -226,6 +227,7 @@ class Channel:
     def __init__(self, sock: socket.socket, outgoing: Arena, incoming: Arena) -> None:
         self._sock, self._outgoing, self._incoming = sock, outgoing, incoming
         self._outbox, self._inbox, self._read = bytearray(), b"", 0
+        self._chunk = memoryview(bytearray(CHUNK))
 
     @property
     def backlog(self) -> bool:
@@ -267,13 +269,13 @@ class Channel:
     def fill(self, flags: int = _NOW) -> int:
         """Read what has come, up to CHUNK bytes: how many, 0 for none, -1 once the other end has gone."""
         try:
-            data = self._sock.recv(CHUNK, flags)
+            got = self._sock.recv_into(self._chunk, 0, flags)
         except BlockingIOError:
             return 0
         except ConnectionError:
             return -1
-        self._inbox, self._read = self._inbox[self._read :] + data, 0
-        return len(data) or -1
+        self._inbox, self._read = self._inbox[self._read :] + bytes(self._chunk[:got]), 0
+        return got or -1
 
     def take(self) -> Frame | None:
         """The oldest message that has come whole, or None."""
@@ -293,19 +295,9 @@ class Channel:
     def next(self) -> Frame | None:
         """Wait for the oldest message; None once the other end has gone."""
         while (frame := self.take()) is None:
-            if self._outbox:
-                self._settle()
-            elif self.fill(0) < 0:
+            if self.fill(0) < 0:
                 return None
         return frame
-
-    def _settle(self) -> None:
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN | select.POLLOUT)
-        poll.poll()
-        self.flush()
-        if self.fill() < 0:
-            self._outbox.clear()
 
     def shutdown(self) -> None:
         """End the connection for both processes, whoever else may hold a copy of the socket."""

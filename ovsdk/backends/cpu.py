@@ -27,7 +27,7 @@ from ..interfaces import Future, Signal
 from ..types import RESIDENT_KEYS, Capabilities, Launch, Method, Resident, bind
 from ._fd_signal import FdSignal
 from ._link import CpuFuture, Link
-from ._wire import Arena, Channel, Packed, by_value, nameless_file, pack
+from ._wire import AHEAD, Arena, Channel, Packed, by_value, nameless_file, pack
 
 START_S = 60.0
 """How long the device process may take to say that it is there (it takes some 40 ms)."""
@@ -78,7 +78,8 @@ class CpuStream:
 
     def submit(self, launch: Launch) -> CpuFuture:
         """See `Stream.submit`. ConfigError: the launch cannot be sent, nothing was. DeviceLost. DeviceMemoryExhausted."""
-        return self._link.submit(launch.kind, self._pack(launch))
+        ahead = AHEAD if type(launch.fn) is Method else 0  # what comes with a function may have to be imported in the main thread
+        return self._link.submit(launch.kind, self._pack(launch), ahead)
 
     def _pack(self, launch: Launch) -> Packed:
         message = self._message(launch)
