@@ -162,7 +162,7 @@ class Link:
         return hello
 
     def submit(self, kind: str, packed: Packed, ahead: int = 0) -> CpuFuture:
-        """Send a message (`ahead`: 0 or AHEAD) and return at once. Raises DeviceLost, and DeviceMemoryExhausted for want of shared memory."""
+        """Send a message (`ahead`: 0 or AHEAD) and return at once. Raises DeviceLost; DeviceMemoryExhausted for want of shared memory."""
         try:
             with self._tx:
                 if self.lost:

@@ -34,6 +34,7 @@ class SimBackend:
     tilings     operator -> placement of its tiling, one of those that the price file lists for it, in place of the file's own
     graph       True: launches of every kind that has a graph in the file are replays; False: none; None: those with a `Launch.graph`
     level       torch_npu's task queue level, 0, 1 or 2, in place of the file's
+    by_events   simulate launches operator by operator, with events, even where a recurrence gives the same times sooner (see `ahead`)
 
     Raises ConfigError for what cannot be chosen, and what `load_prices` raises.
     """
@@ -51,6 +52,7 @@ class SimBackend:
         tilings: Mapping[str, str] | None = None,
         graph: bool | None = None,
         level: int | None = None,
+        by_events: bool = False,
     ) -> None:
         if not isinstance(seed, int):
             raise ConfigError(f"seed is an int; got {seed!r}")
@@ -58,7 +60,7 @@ class SimBackend:
         self.host = self.prices.host
         chosen = dict(tilings or {})
         refuse_no_graph(self.prices, graph)
-        self.clock = VirtualClock(Kernel(), self.prices, seed, chosen, graph, execute)
+        self.clock = VirtualClock(Kernel(), self.prices, seed, chosen, graph, execute, by_events)
         self.capabilities = Capabilities(
             {
                 "asynchronous": True,

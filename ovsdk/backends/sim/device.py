@@ -16,6 +16,7 @@ from ...errors import SimulationError
 from ...interfaces import Future, Signal
 from ...ledger import NAMES
 from ...types import Launch
+from .ahead import Ahead, reasons
 from .host import Host, HostLane
 from .kernel import Body, Event, Kernel
 from .lower import NO_TILINGS, Lowering
@@ -37,6 +38,7 @@ class VirtualClock:
     tilings     operator -> placement, in place of the price file's
     graph       whether launches of a kind that has a graph are replays; None: those that carry a graph key
     copies      whether results are read when their copy begins, as arrays are; else they are only handed on
+    by_events   whether the device works by events even where it need not
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class VirtualClock:
         tilings: Mapping[str, str] = NO_TILINGS,
         graph: bool | None = None,
         copies: bool = False,
+        by_events: bool = True,
     ) -> None:
         self.kernel, self.prices, self.seed, self.graph, self.copies = kernel, prices, seed, graph, copies
         self.host, self.lowering = Host(kernel, prices.host), Lowering(prices, seed, tilings)
@@ -58,6 +61,28 @@ class VirtualClock:
         kept = map(self._priced.get, NAMES)
         self._constant_ns = [None if price is None else price.constant_ns for price in kept]
         self._staged: list[Flight] = []
+        self._why = ["as asked"] if by_events else list(reasons(prices))
+        self._ahead: Ahead | None = None
+
+    @property
+    def computed(self) -> str:
+        """How it is found out what launches do."""
+        return f"launches by events: {'; '.join(self._why)}" if self._why else "launches by recurrence"
+
+    def open_stream(self, name: str) -> None:
+        """There will be launches on a stream of that name. Raises SimulationError as `by_events`."""
+        self.device.stream(name)
+        if self._ahead is not None:
+            self.by_events("they go to several streams")
+        elif not self._why:
+            self._ahead = Ahead(self.kernel, self.prices, name)
+
+    def by_events(self, why: str) -> None:
+        """From now on let the device work by events. Raises SimulationError if it is at work."""
+        if self._ahead is not None and not self._ahead.idle:
+            raise SimulationError(f"launches are under way, and later ones need events ({why}): open the backend with by_events=True")
+        self._ahead = None
+        self._why.append(why)
 
     def now_ns(self) -> int:
         """Virtual ns since the backend was opened."""
@@ -81,7 +106,10 @@ class VirtualClock:
         else:
             self._drive(self._lane.work(price_ns))
         for flight in staged:
-            self._drive(self.device.enqueue(flight, step, self._lane or FREE))
+            if self._ahead is None:
+                self._drive(self.device.enqueue(flight, step, self._lane or FREE))
+            elif (until_ns := self._ahead.enqueue(flight, step)) > kernel.now_ns:
+                kernel.run_until(until_ns)
         return kernel.now_ns
 
     def stage(self, flight: Flight) -> None:
@@ -96,7 +124,10 @@ class VirtualClock:
     def enter(self, staged: list[Flight], step: int, lane: Lane | None = None) -> Body:
         """Enqueue what was staged, as that step's, from that lane; to be run by it. It ends with the last enqueue."""
         for flight in staged:
-            yield from self.device.enqueue(flight, step, lane or FREE)
+            if self._ahead is None:
+                yield from self.device.enqueue(flight, step, lane or FREE)
+            elif (until_ns := self._ahead.enqueue(flight, step)) > self.kernel.now_ns:
+                yield until_ns - self.kernel.now_ns
 
     def signal(self) -> Signal:
         """An event of the kernel."""
@@ -185,7 +216,7 @@ class SimFuture(Flight):
     @property
     def sync_spans(self) -> list[Times]:
         """(operator, begin, end), in ns: when the launching lane was blocked for values to tile by; empty until it is done."""
-        return list(self.syncs) if self.landed else []
+        return self.syncs() if self.landed else []
 
     @property
     def server_spans(self) -> dict[str, list[Times]]:
@@ -205,7 +236,7 @@ class SimStream:
 
     def __init__(self, name: str, clock: VirtualClock, resolve: Resolve) -> None:
         self._name, self._clock, self._resolve = name, clock, resolve
-        clock.device.stream(name)
+        clock.open_stream(name)
 
     def submit(self, launch: Launch) -> SimFuture:
         """See `Stream.submit`. Raises CostUnknown for a launch that has no price, ConfigError for one that cannot be a graph."""

@@ -14,7 +14,8 @@ happens before what BEGINs at t: after `sleep(0, BEGIN)` all that ends at this i
 first, unless a Chooser decides. put, get and wait that need not wait go on at once; whom they wake goes on at the same
 instant, before the next sleeper and without passing through the heap.
 
-A loop that is no process pumps the kernel with `step`, `run_while` and `run_until`.
+A loop that is no process pumps the kernel with `step`, `run_while` and `run_until`. What is known to happen at a time needs no process:
+`at` calls a function then.
 """
 
 from __future__ import annotations
@@ -85,6 +86,26 @@ def _withdraw(arms: list[_Arm]) -> None:
 
 
 _Waiter = Process | _Arm
+
+
+class Alarm:
+    """A call at a time: what is known to happen needs no process."""
+
+    __slots__ = ("_call",)
+
+    live = True
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    @property
+    def process(self) -> Alarm:
+        """Itself: what happens then."""
+        return self
+
+    def wake(self, _: None) -> None:
+        """Its time has come. The kernel calls it."""
+        self._call()
 
 
 class Event:
@@ -239,6 +260,10 @@ class Kernel:
         process.wake(None)
         return process
 
+    def at(self, time_ns: int, call: Callable[[], object]) -> None:
+        """Call it at that time, not before now, as what ends there. It takes no time."""
+        heapq.heappush(self._heap, (time_ns, END, 0, next(self._tie), Alarm(call)))
+
     def next_ns(self) -> int | None:
         """When something happens next; None if nothing will by itself."""
         if self._ready:
@@ -295,7 +320,7 @@ class Kernel:
                 process, value = take()
             elif heap:
                 due_ns, _, _, _, process = pop(heap)
-                if process.__class__ is _Arm:
+                if process.__class__ is not Process:
                     if process.live:
                         self.now_ns = due_ns
                         process.wake(None)

@@ -44,6 +44,7 @@ class LanesDriver(Driver):
         self._here, self._there = (self._host.thread(lane, partial(self._waited, lane)) for lane in LANES["threads"])
         self._launches = HostLane(self._there) if shared else FREE
         if shared:
+            self._virtual.by_events(f"two host lanes, {self._host.model}")
             stages.clock = LaneClock(self._virtual, self._here)
         super().__init__(stages)
         stages.launch_lane = "execution"

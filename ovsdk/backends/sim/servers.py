@@ -13,13 +13,14 @@ host-value tiling are copied by the lane itself, beside the engine. At level 0 t
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from .host import Cores, Host
 from .kernel import Body, Event, Kernel, Queue, Verb, get, wait
 from .operators import D2H, H2D, OWN
+from .passage import Passage
 from .prices import Prices
 from .rows import NO_SYNC, Program, Row
 
@@ -59,13 +60,18 @@ class FreeLane:
 class Task:
     """A row on its way. Its times are -1 until they are known; `launched` and `ended` are events for who waits for them."""
 
-    __slots__ = ("begin_ns", "end_ns", "ended", "flight", "launched", "ready_ns", "row", "stream", "taken_ns")
+    __slots__ = ("begin_ns", "blocked_ns", "end_ns", "ended", "flight", "freed_ns", "launched", "ready_ns", "row", "stream", "taken_ns")
 
     def __init__(self, flight: Flight, row: Row, stream: Stream) -> None:
         self.flight, self.row, self.stream = flight, row, stream
-        self.taken_ns = self.ready_ns = self.begin_ns = self.end_ns = -1
+        self.blocked_ns = self.freed_ns = self.taken_ns = self.ready_ns = self.begin_ns = self.end_ns = -1
         self.launched: Event | None = None
         self.ended: Event | None = None
+
+    @property
+    def title(self) -> str:
+        """Of its stream."""
+        return self.stream.title
 
     def until_launched(self) -> Verb:
         """To wait for the end of its launcher."""
@@ -87,15 +93,18 @@ class Flight:
     again       gives the rows anew for a step, where prices are drawn
     """
 
-    __slots__ = ("again", "call", "copied_ns", "copies", "error", "landed", "left", "program", "stream", "syncs", "tasks", "value")
+    __slots__ = (
+        "again", "call", "copied_ns", "copies", "error", "landed", "left", "look", "program", "since_ns", "stream", "tasks", "value",
+    )  # fmt: skip
 
     def __init__(self, program: Program, stream: str, call: Call | None = None, copies: bool = False, again: Again | None = None) -> None:
         self.program, self.stream, self.call, self.copies, self.again = program, stream, call, copies, again
         self.value: Any = None
         self.error: Exception | None = None
-        self.tasks: list[Task] = []
-        self.syncs: tuple[Times, ...] = ()
-        self.landed, self.left, self.copied_ns = False, 0, -1
+        self.look: Callable[[], Sequence[Passage]] | None = None
+        self.tasks: Sequence[Task | Passage] = []
+        """Its rows with times since `since_ns`, as far as they are enqueued; with `look`, what that gives."""
+        self.landed, self.left, self.since_ns, self.copied_ns = False, 0, 0, -1
 
     def depart(self, step: int) -> None:
         """It is to be enqueued now, as that step's."""
@@ -121,18 +130,30 @@ class Flight:
             self.call, self.copies = partial(copy.deepcopy, self.value), False
             self.compute()
 
+    def rows(self) -> Sequence[Task | Passage]:
+        """Its rows with times since `since_ns`."""
+        if self.look is not None:
+            self.tasks, self.look = self.look(), None
+        return self.tasks
+
     def operators(self) -> list[Times]:
         """When each operator ran on the device."""
-        return [(t.row.op, t.begin_ns, t.end_ns) for t in self.tasks if t.row.op not in COPIES]
+        since = self.since_ns
+        return [(t.row.op, since + t.begin_ns, since + t.end_ns) for t in self.rows() if t.row.op not in COPIES]
+
+    def syncs(self) -> list[Times]:
+        """When the lane waited for the stream, and for which operator."""
+        since = self.since_ns
+        return [(t.row.op, since + t.blocked_ns, since + t.freed_ns) for t in self.rows() if t.row.sync_ns != NO_SYNC]
 
     def served(self, latency_ns: int) -> dict[str, list[Times]]:
         """Server -> what it did for this launch: streams, the task queue's thread, the AICPU and the copy engines."""
         found: dict[str, list[Times]] = {}
-        for t in self.tasks:
-            row = t.row
-            found.setdefault(t.stream.title, []).append((row.op, t.begin_ns, t.end_ns))
-            found.setdefault("task queue", []).append((row.op, t.taken_ns, t.ready_ns - latency_ns))
-            found.setdefault("aicpu", []).append((row.op, t.begin_ns - row.aicpu_ns, t.begin_ns))
+        for t in self.rows():
+            row, begin_ns = t.row, self.since_ns + t.begin_ns
+            found.setdefault(t.title, []).append((row.op, begin_ns, self.since_ns + t.end_ns))
+            found.setdefault("task queue", []).append((row.op, self.since_ns + t.taken_ns, self.since_ns + t.ready_ns - latency_ns))
+            found.setdefault("aicpu", []).append((row.op, begin_ns - row.aicpu_ns, begin_ns))
         found[D2H] = [(self.program.kind, self.copied_ns - self.program.d2h_ns, self.copied_ns)]
         kept = {server: [times for times in all_ if times[1] < times[2]] for server, all_ in found.items()}
         return {server: times for server, times in kept.items() if times}
@@ -159,13 +180,18 @@ class Room:
             self._freed.set()
 
 
+def title(name: str) -> str:
+    """What the server of that stream is called."""
+    return name if name == H2D else f"stream {name}"
+
+
 class Stream:
     """One FIFO of the device: its queue, which holds `room` rows that have not begun, and the last row enqueued."""
 
     __slots__ = ("last", "queue", "room", "title")
 
     def __init__(self, name: str, room: int) -> None:
-        self.title = name if name == H2D else f"stream {name}"
+        self.title = title(name)
         self.queue, self.room = Queue(name=name), Room(room, f"room in the device queue of {name!r}")
         self.last: Task | None = None
 
@@ -202,7 +228,8 @@ class Device:
     def enqueue(self, flight: Flight, step: int, lane: Lane) -> Body:
         """What a lane does for a launch, row by row, as that step's; it ends when the last one is enqueued."""
         flight.depart(step)
-        names = self._names
+        names, tasks = self._names, list[Task]()
+        flight.tasks = tasks
         for row in flight.program.rows:
             name = names[row.stream]
             task = Task(flight, row, self.stream(flight.stream if name == OWN else name))
@@ -210,7 +237,7 @@ class Device:
                 yield from self._sync(task, lane)
             if row.host_ns:
                 yield from lane.work(row.host_ns)
-            flight.tasks.append(task)
+            tasks.append(task)
             room = self._room if self._queued else task.stream.room
             while not room.free:
                 yield from lane.block(room.full())
@@ -224,14 +251,15 @@ class Device:
 
     def _sync(self, task: Task, lane: Lane) -> Body:
         """Wait for all that has been enqueued to be launched, and on this stream to end; then copy and tile."""
-        begin_ns, launched, ended = self._kernel.now_ns, self._last, task.stream.last
+        launched, ended = self._last, task.stream.last
+        task.blocked_ns = self._kernel.now_ns
         if launched is not None and launched.ready_ns < 0:
             yield from lane.block(launched.until_launched())
         if ended is not None and ended.end_ns < 0:
             yield from lane.block(ended.until_ended())
         if task.row.sync_ns:
             yield from lane.block(task.row.sync_ns)
-        task.flight.syncs += ((task.row.op, begin_ns, self._kernel.now_ns),)
+        task.freed_ns = self._kernel.now_ns
 
     # ---- servers ----
 
@@ -266,8 +294,9 @@ class Device:
             if task.ready_ns > kernel.now_ns:
                 yield task.ready_ns - kernel.now_ns
             for earlier in row.waits:
-                if flight.tasks[earlier].end_ns < 0:
-                    yield flight.tasks[earlier].until_ended()
+                other: Any = flight.tasks[earlier]
+                if other.end_ns < 0:
+                    yield other.until_ended()
             if row.aicpu_ns:
                 yield from self._on_aicpu(row.aicpu_ns)
             task.begin_ns = kernel.now_ns
