@@ -117,7 +117,8 @@ class Backend(Protocol):
     """A device and its time. Opened by `ovsdk.open_backend`; a context manager; closing twice is fine.
 
     Optional: `timeout_s`, the most that a launch may take before it is a DeviceTimeout (None or absent: no limit);
-    `drivers`, a mapping from the name of a driver to a factory that is used in place of ovsdk's own.
+    `drivers`, a mapping from the name of a driver to a factory that is used in place of ovsdk's own;
+    `notes`, a sequence of lines that every Report of a run on it must say, read when the run has ended.
     """
 
     name: str

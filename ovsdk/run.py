@@ -316,7 +316,7 @@ def _report(info: RunInfo, stages: Stages, spans: deque[SpanFields] | None) -> R
         overruns=overruns if isinstance(overruns, int) else None,
         timeline=None if spans is None else _timeline(spans, stages.begin_ns, end_ns, info.virtual),
         log=stages.log,
-        notes=tuple(stages.notes),
+        notes=(*getattr(stages.backend, "notes", ()), *stages.notes),
     )
 
 

@@ -593,3 +593,8 @@ def test_spans_cover_every_stage_of_every_step(device):
     assert [s.step for s in spans if s.lane == "device"] == [0, 1, 2, 3]
     assert all(s.begin_ns <= s.end_ns for s in spans)
     assert time.perf_counter_ns() >= spans[-1].end_ns
+
+
+def test_a_report_says_what_its_backend_wants_said(device):
+    device.notes = ["an EMULATED device"]
+    assert "an EMULATED device" in str(run(Count(3), Echo(), device))
