@@ -99,6 +99,8 @@ def manager_of(context: typer.Context) -> PluginManager:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    # A device plugin of torch starts by itself when torch is imported, and fails where its driver is absent; a backend imports its own.
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         application(_plugin_files(args))(args, prog_name="ovsdk", standalone_mode=True)
