@@ -1,4 +1,4 @@
-"""How fast the simulator is: its kernel against SimPy, its recurrence by rows, by matrices and over arrays.
+"""How fast the simulator is: its kernel against SimPy, its recurrence by rows, by matrices and over arrays, and whole runs.
 
 Simulated programs, measured CPU time of this process. What is compared runs in turn in one process, and gives the same times to
 the nanosecond or nothing is reported. A rate is told as its time: 15,000 launches a second are 66.7 us each.
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import _pipelines
+import _sim_runs
 import numpy as np
 from _table import Impossible, Row, Section, alternate, main, median
 
@@ -251,6 +252,8 @@ SECTIONS = {
     "c": Section("operators a second: the recurrence", operators),
     "d": Section("replicas at once", replicas),
     "e": Section("a sweep of fixed schedules", sweep),
+    "f": Section("the deployed loop on sim: a step of ovsdk.run", _sim_runs.a_step),
+    "g": Section("start-up of ovsdk simulate", _sim_runs.start_up),
 }
 
 if __name__ == "__main__":

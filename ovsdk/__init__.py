@@ -29,7 +29,7 @@ from .errors import (
     TilingError,
 )
 from .hookspecs import hookimpl
-from .interfaces import Admission, Backend, Clock, Executor, Future, Queue, Scheduler, Signal, Stream
+from .interfaces import Admission, Backend, Clock, Executor, Future, Queue, Scheduler, Signal, Stream, Tiler
 from .log import RunLog, read_log
 from .plugins import make, open_backend, plugin_manager
 from .queues import AdmissionQueue
@@ -45,6 +45,7 @@ __all__ = [
     "Clock", "ConfigError", "CostUnknown", "Deadlock", "DeviceError", "DeviceLost", "DeviceMemoryExhausted", "DeviceTimeout",
     "DriverError", "Executor", "Future", "HookFailed", "Launch", "Method", "OvsdkError", "PluginConflict", "PluginError",
     "ProfileError", "Progress", "ProtocolError", "Queue", "ReplayDiverged", "Report", "Resident", "Run", "RunInfo", "RunLog",
-    "Scheduler", "SchedulerProtocolError", "Signal", "SimulationError", "Span", "StepError", "Stream", "TilingError",
+    "Scheduler", "SchedulerProtocolError", "Signal", "SimulationError", "Span", "StepError", "Stream", "Tiler",
+    "TilingError",
     "hookimpl", "make", "open_backend", "plugin_manager", "read_log", "run", "start",
 ]  # fmt: skip

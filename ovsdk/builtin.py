@@ -1,4 +1,4 @@
-"""The built-in backends, scheduler, executor, queue and price files, offered through the hooks as any plugin's.
+"""The built-in backends, scheduler, executor, queue, tiler and price files, offered through the hooks as any plugin's.
 
 A table of names; what they name is imported when it is made.
 """
@@ -15,12 +15,14 @@ from .errors import ConfigError, refuse
 from .hookspecs import hookimpl
 
 BACKENDS = {
+    "ascend": "ovsdk.backends.ascend.backend:AscendBackend",
     "cpu": "ovsdk.backends.cpu:CpuBackend",
     "thread": "ovsdk.backends.thread:ThreadBackend",
     "sim": "ovsdk.backends.sim.backend:SimBackend",
 }
-SCHEDULERS = {"saturated": "ovsdk.saturated:Saturated"}
-EXECUTORS = {"priced": "ovsdk.saturated:Priced"}
+SCHEDULERS = {"saturated": "ovsdk.saturated:Saturated", "slots": "ovsdk.slotted:Slotted"}
+EXECUTORS = {"priced": "ovsdk.saturated:Priced", "slots": "ovsdk.slotted:SlotLaunches"}
+TILERS = {"auto": "ovsdk.tiling.tiler:Tiler"}
 QUEUES: Mapping[str, Callable[[], Any]] = {"simple": queue.SimpleQueue, "bounded": queue.Queue}
 
 
@@ -39,13 +41,17 @@ def create(table: Mapping[str, str], what: str, name: str, options: Mapping[str,
 
 @hookimpl
 def ovsdk_probe_backends() -> Mapping[str, str | None]:
-    """All three need nothing but Python."""
-    return dict.fromkeys(BACKENDS)
+    """`ascend` needs an NPU, the others nothing but Python."""
+    from .backends.ascend import probe
+
+    return {**dict.fromkeys(BACKENDS), "ascend": probe.reason()}
 
 
 @hookimpl
 def ovsdk_open_backend(name: str, index: int, options: Mapping[str, Any]) -> Any:
-    """See `BACKENDS`: each has one device."""
+    """See `BACKENDS`: all but `ascend` have one device."""
+    if name == "ascend":
+        return create(BACKENDS, "backend", name, {"device": index, **options})
     if index and name in BACKENDS:
         raise ConfigError(f"backend {name!r} has one device, 0; got index {index}")
     return create(BACKENDS, "backend", name, options)
@@ -67,3 +73,9 @@ def ovsdk_make_executor(name: str, options: Mapping[str, Any]) -> Any:
 def ovsdk_make_queue(name: str) -> Any:
     """See `QUEUES`: the standard library's, bounded by the ledger."""
     return QUEUES[name]() if name in QUEUES else None
+
+
+@hookimpl
+def ovsdk_make_tiler(name: str, options: Mapping[str, Any]) -> Any:
+    """See `TILERS`."""
+    return create(TILERS, "tiler", name, options)

@@ -15,7 +15,7 @@ import pluggy
 from .types import Span
 
 if TYPE_CHECKING:
-    from .interfaces import Backend, Executor, Queue, Scheduler
+    from .interfaces import Backend, Executor, Queue, Scheduler, Tiler
     from .run import RunInfo
 
 hookspec = pluggy.HookspecMarker("ovsdk")
@@ -65,6 +65,14 @@ def ovsdk_make_queue(name: str, options: Mapping[str, Any]) -> Queue | None:
     """Make the queue called `name`, if it is yours, for the threads driver. One owner.
 
     `options["capacity"]`: most items that will ever be in it; `options["role"]`: "input" or "output".
+    """
+
+
+@hookspec
+def ovsdk_make_tiler(name: str, options: Mapping[str, Any]) -> Tiler | None:
+    """Make the tiler called `name`, if it is yours. One owner.
+
+    The built-in one, "auto", is `ovsdk.tiling.Tiler`; hold one of those to extend it.
     """
 
 

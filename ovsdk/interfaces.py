@@ -42,7 +42,8 @@ class Executor(Protocol):
     """Turns a batch into work on the device. With `threads`, everything but `open` and `close` runs on the execution thread.
 
     Optional: `open(backend)` before step 0 (load weights here) and `close()` after the last;
-    `finish(step, inputs, late) -> Launch`, together with `Scheduler.amend`: the second launch of a step.
+    `finish(step, inputs, late) -> Launch`, together with `Scheduler.amend`: the second launch of a step;
+    `tiler`, a Tiler: the Report says where it computed which tiling.
     """
 
     def prepare(self, step: int, batch: Any) -> Any:
@@ -152,6 +153,24 @@ class Queue(Protocol):
 
     def put(self, item: Any) -> None: ...
     def get(self, block: bool = True, timeout: float | None = None) -> Any: ...
+
+
+class Tiler(Protocol):
+    """Says how kernels are cut: `ovsdk.tiling.Tiler`, or a framework's own. Called while a launch is prepared; it never synchronises
+    with the device unless a placement says so.
+    """
+
+    @property
+    def placements(self) -> Mapping[str, str]:
+        """Operator -> where its tiling was computed last: `host-shape`, `host-value`, `in-kernel`, `device-metadata` or `aicpu`."""
+        ...
+
+    def tile(self, spec: Any, values: Sequence[int] | None = None) -> Any:
+        """The `ovsdk.tiling.Tiling` of an `ovsdk.tiling.TilingSpec`. `values`: those that decide, where the host has them.
+
+        Raises TilingError, naming the first constraint that failed, if there is none.
+        """
+        ...
 
 
 class Admission(Protocol):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 GROUP = "ovsdk"
 BUILTINS = ("ovsdk.builtin",)
-KINDS = ("scheduler", "executor", "queue")
+KINDS = ("scheduler", "executor", "queue", "tiler")
 
 
 class PluginManager(pluggy.PluginManager):
@@ -158,7 +158,7 @@ def open_backend(spec: str, *, plugins: Iterable[Any] | PluginManager = (), **op
 
 
 def make(kind: str, name: str, options: Mapping[str, Any] | None = None, *, plugins: Iterable[Any] | PluginManager = ()) -> Any:
-    """Make the scheduler, executor or queue that a plugin calls `name`.
+    """Make the scheduler, executor, queue or tiler that a plugin calls `name`.
 
     Raises ConfigError if nobody knows the name, PluginConflict if two do.
     """

@@ -65,6 +65,12 @@ class Report:
     """The run log, if one was asked for."""
     notes: tuple[str, ...] = ()
     """What else must be known: steps that failed and were abandoned, and the like. A line each."""
+    tilings: Mapping[str, str] = attrs.field(factory=dict)
+    """Operator -> where its tiling was computed last; empty if the executor has no `tiler`."""
+    computed: str = ""
+    """How simulated times were computed, and why not sooner: "by recurrence", or what was done by events because of what.
+
+    "" where they were measured, and where nobody asked for the soonest way."""
     latency: Mapping[str, Any] | None = None
     """What requests saw, from `ovsdk.metrics`: requests and tokens a second, mean and percentiles of TTFT and TPOT; None: not asked for."""
 
@@ -127,6 +133,8 @@ class Report:
             "idle": self.idle,
             "overlap": attrs.asdict(self.overlap),
             "notes": list(self._all_notes()),
+            **({"tilings": dict(self.tilings)} if self.tilings else {}),
+            **({"computed": self.computed} if self.computed else {}),
             **({} if self.latency is None else {"latency": self.latency}),
         }
 
@@ -137,6 +145,7 @@ class Report:
             str(self.overlap),
             *([] if self.overruns is None else [f"overruns {_count(self.overruns, 'row')}"]),
             *_latencies(self.latency or {}),
+            *(f"tiling of {operator} {placement}" for operator, placement in self.tilings.items()),
             *(" ".join(note.split()) for note in self._all_notes()),
         ]
         return f"{_count(self.steps, 'step')} in {_seconds(self.makespan_s)} on {where}: {', '.join(parts)}"

@@ -316,11 +316,14 @@ def _report(info: RunInfo, stages: Stages, spans: deque[SpanFields] | None) -> R
         overruns=overruns if isinstance(overruns, int) else None,
         timeline=None if spans is None else _timeline(spans, stages.begin_ns, end_ns, info.virtual),
         log=stages.log,
+        tilings=dict(getattr(getattr(stages.executor, "tiler", None), "placements", {})),
+        computed=getattr(stages.backend, "computed", ""),
         notes=(*getattr(stages.backend, "notes", ()), *stages.notes),
     )
 
 
 def _timeline(spans: deque[SpanFields], begin_ns: int, end_ns: int, virtual: bool) -> Timeline:
     """Of what was kept: where the oldest spans were dropped it begins with the first that was not."""
-    made, full = tuple(map(Span._make, spans)), len(spans) == spans.maxlen
+    new = tuple.__new__  # Span._make takes twice as long, and there may be 200,000
+    made, full = tuple([new(Span, fields) for fields in spans]), len(spans) == spans.maxlen
     return Timeline(made, min(span.begin_ns for span in made) if full else begin_ns, end_ns, virtual)

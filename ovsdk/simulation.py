@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.resources
 import math
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
 from .backends.sim.prices import Prices, load_prices
 from .errors import ConfigError, refuse
+from .loopless import soonest
 from .plugins import PluginManager, make, open_backend
 from .report import Report
-from .run import run
+from .saturated import Priced, Saturated
 
 if TYPE_CHECKING:
     from .traces import Item
@@ -73,6 +75,14 @@ class Requests:
     count: int = 200
     output: str = "fixed:16"
     """Tokens of an answer, where they were not recorded: see `ovsdk.workloads.length`."""
+    prompt: str = "fixed:1024"
+    """Tokens of a prompt, in the same way; for schedulers that prefill."""
+
+
+EXECUTORS = {"slots": "slots"}
+"""Scheduler -> the executor that goes with it, where that is not "priced"."""
+SLOTS = 8
+"""Of the slot scheduler, where the profile does not say how many rows a batch has."""
 
 
 def simulate(
@@ -88,28 +98,56 @@ def simulate(
     seed: int = 0,
     steps: int = 64,
     scheduler: str = "saturated",
-    executor: str = "priced",
+    executor: str = "",
     requests: Requests | None = None,
+    servers: bool = True,
 ) -> Report:
     """One run, of `steps` full batches or of `requests`. A scheduler other than "saturated" decides itself what it launches.
+
+    An executor that is not named is the one that goes with the scheduler.
+
+    It is computed as soon as it can be without a change to any time: `Report.computed` says how, and why not sooner. Without `servers`
+    what these did is not told where that takes time; no figure needs it.
 
     Raises ConfigError for what cannot be run: more `requests` a second than can be served, too.
     """
     priced = load_prices(prices)
-    options = _saturated(priced, kind, steps) if scheduler == "saturated" else {}
-    engine = make("executor", executor, plugins=manager)
-
-    def go(planner: Any, **more: Any) -> Report:
-        with open_backend("sim", plugins=manager, prices=priced, seed=seed, graph=graph, tilings=tilings) as backend:
-            return run(planner, engine, backend, depth=depth, driver=driver, plan_when=plan_when, plugins=manager, **more)
-
+    setting: dict[str, Any] = {"depth": depth, "driver": driver, "plan_when": plan_when, "plugins": manager, "servers": servers}
+    options = _options(scheduler, priced, kind, steps)
     planner = make("scheduler", scheduler, options, plugins=manager)
+    engine = make("executor", executor or EXECUTORS.get(scheduler, "priced"), plugins=manager)
+
+    def go(planner: Any, engine: Any, **more: Any) -> Report:
+        with open_backend("sim", plugins=manager, prices=priced, seed=seed, graph=graph, tilings=tilings) as backend:
+            return soonest(planner, engine, backend, **setting, **more)
+
     if requests is None:
-        return go(planner)
+        return go(planner, engine) if scheduler != "slots" else _refuse_without_requests()
     items, rate = _items(requests, seed)
     if scheduler == "saturated":
-        planner = _joining(items, rate, go(planner), options)
-    return _serve(items, planner, go)
+        _refuse_unbounded(items, rate, options["features"].get("batch", 1), go(planner, engine))
+        planner = _joining(items, options)
+    elif scheduler == "slots":
+        _refuse_unbounded(items, rate, options["slots"], go(_decodes(priced, steps), Priced()))
+    return _serve(items, planner, functools.partial(go, engine=engine))
+
+
+def _options(scheduler: str, prices: Prices, kind: str, steps: int) -> dict[str, Any]:
+    if scheduler == "saturated":
+        return _saturated(prices, kind, steps)
+    if scheduler != "slots":
+        return {}
+    prices.launch("prefill")  # who has no price for one is told now
+    return {"slots": int(prices.launch("decode").features.get("batch", SLOTS))}
+
+
+def _decodes(prices: Prices, steps: int) -> Saturated:
+    """Full batches of the slot scheduler, none of them with a prefill: more than that cannot be served."""
+    return Saturated(**_saturated(prices, "decode", steps))
+
+
+def _refuse_without_requests() -> NoReturn:
+    raise ConfigError("the scheduler 'slots' serves requests: say when they come, as in --arrivals poisson:20")
 
 
 def _saturated(prices: Prices, kind: str, steps: int) -> dict[str, Any]:
@@ -123,16 +161,21 @@ def _items(requests: Requests, seed: int) -> tuple[tuple[Item, ...], float]:
 
     arrivals = workloads.parse_arrivals(requests.arrivals)
     rate = getattr(arrivals, "mean_rate", getattr(arrivals, "rate", 0.0))
-    return workloads.workload(arrivals, requests.count, seed, output=requests.output), rate
+    return workloads.workload(arrivals, requests.count, seed, prompt=requests.prompt, output=requests.output), rate
 
 
-def _joining(items: Sequence[Item], rate: float, saturated: Report, options: Mapping[str, Any]) -> Any:
-    """The scheduler of these requests. How many a second can be served is known from a run with full batches."""
-    from .joining import Joining
+def _refuse_unbounded(items: Sequence[Item], rate: float, places: float, saturated: Report) -> None:
+    """How many requests a second can be served is known from a run with full batches."""
     from .workloads import refuse_unbounded, service_rate
 
+    refuse_unbounded(rate, service_rate(int(places), statistics.mean(item.output for item in items), saturated.step_s or math.inf))
+
+
+def _joining(items: Sequence[Item], options: Mapping[str, Any]) -> Any:
+    """The scheduler of these requests, with as many places as a full batch has."""
+    from .joining import Joining
+
     places = int(options["features"].get("batch", 1))
-    refuse_unbounded(rate, service_rate(places, statistics.mean(item.output for item in items), saturated.step_s or math.inf))
     return Joining(len(items), options["kind"], options["features"], places, full=False)
 
 
@@ -162,6 +205,7 @@ def figures(report: Report, batch: float | None = None) -> dict[str, Any]:
         "device_busy": report.device_busy,
         "idle": report.idle,
         "overlap": str(report.overlap),
+        "computed": report.computed,
         **({} if seen is None else {"requests": seen}),
     }
 

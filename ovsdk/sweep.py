@@ -40,7 +40,7 @@ class Setup:
     kind: str = ""
     steps: int = 64
     scheduler: str = "saturated"
-    executor: str = "priced"
+    executor: str = ""
     requests: Requests | None = None
     plugins: tuple[str, ...] = ()
     """Paths of one-off plugin files."""
@@ -64,7 +64,7 @@ def evaluate(setup: Setup, point: Point) -> Row:
         prices = load_prices(priced(setup.profile, point))
         report = simulate(
             plugin_manager(setup.plugins), prices, setup.kind, steps=setup.steps,
-            scheduler=setup.scheduler, executor=setup.executor, requests=setup.requests, **settings(point),
+            scheduler=setup.scheduler, executor=setup.executor, requests=setup.requests, servers=False, **settings(point),
         )  # fmt: skip
         return {"point": dict(point), **figures(report, batch_of(prices, setup.kind))}
     except Exception as error:

@@ -11,6 +11,7 @@ from ovsdk.models.causal_lm import CausalLM
 from ovsdk.models.slots import Request, SlotScheduler
 
 from .test_smollm2 import GOLDEN, QUESTIONS, smol, tokenizer  # noqa: F401  # fixtures
+from .toys import EMULATED
 
 TOKENS = 10
 PRICES = {
@@ -18,7 +19,7 @@ PRICES = {
     "stage": dict.fromkeys(("plan_us", "prepare_us", "launch_us", "retire_us"), 100),
     "launch": {"prefill": {"device_us": 3000}, "decode": {"device_us": 2000}},
 }
-BACKENDS = {"cpu": {}, "thread": {}, "sim": {"prices": PRICES, "execute": True}}
+BACKENDS = {"cpu": {}, "thread": {}, "sim": {"prices": PRICES, "execute": True}, **dict(EMULATED)}
 
 
 @pytest.mark.slow

@@ -113,6 +113,8 @@ HOMES = {
         "ovsdk/backends/_tensors.py",
         "ovsdk/backends/cuda.py",
         "ovsdk/backends/ascend/",
+        "ovsdk/tiling/metadata.py",
+        "ovsdk/tiling/kernels/",
     ),
     ("pluggy",): ("ovsdk/hookspecs.py", "ovsdk/plugins.py"),
     ("typer", "click"): ("ovsdk/cli/",),
@@ -188,7 +190,7 @@ def finished(source: Source) -> list[str]:
 
 def shown(source: Source) -> list[str]:
     """A test asserts, expects an exception, or calls what does."""
-    checks = re.compile(r"raises|warns|assert|check|verify|run_state_machine|fail")
+    checks = re.compile(r"raises|warns|assert|check|verify|run_state_machine|run_emulated|fail")
 
     def shows(node: ast.AST) -> bool:
         return isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and bool(checks.search(ast.unparse(node.func))))

@@ -193,7 +193,7 @@ def test_shipped_profiles_give_the_backends_times(profile: str, driver: str) -> 
     prices = load_prices(profile)
     alone = attrs.evolve(prices, hardware=attrs.evolve(prices.hardware, host=HostModel()))  # no GIL, and cores enough
     for (kind, tilings, graph), depth, level in itertools.product(choices(prices), (1, 2, 3), (0, 1, 2)):
-        backend = SimBackend(alone, tilings=tilings, graph=graph, level=level)
+        backend = SimBackend(alone, tilings=tilings, graph=graph, level=level, by_events=True)
         assert assert_that_the_backend_agrees(Priced(backend, kind, 5, depth, driver), graph) == ()
 
 
@@ -227,7 +227,7 @@ def test_random_price_files_give_the_backends_times() -> None:
     refused = 0
     for seed in range(400):
         draw = random.Random(seed)
-        backend = SimBackend(random_prices(draw))
+        backend = SimBackend(random_prices(draw), by_events=True)
         refused += bool(
             assert_that_the_backend_agrees(Priced(backend, "step", draw.randint(1, 6), draw.randint(1, 4), draw.choice(DRIVERS)))
         )
@@ -486,6 +486,7 @@ REFUSED = {
     "AICPU pool": Refused("2 streams tile on an AICPU pool of 1", {"programs": [AICPU] * 6, "machine": TWO}, Twists(aicpu=1)),
     "copy engine": Refused("launches end on different streams",
         {"programs": [LEFT, RIGHT] * 3, "machine": TWO}, cured={"programs": [LEFT, LEFT] * 3}),
+    "own scheduler": Refused("decides as it goes", {**ANYTHING, "decides": True}, Twists(aborted_ns=30)),
     "idle": Refused("IDLE or WAIT", {**ANYTHING, "idle": True}, Twists(arrivals=[0, 0, 0, 500, 500, 500])),
     "arrivals": Refused("arrive at times", {**ANYTHING, "arrivals": True}, Twists(arrivals=range(0, 600, 100))),
     "late": Refused("a prediction", {**ANYTHING, "late": True}, Twists(arrivals=range(0, 300, 50))),

@@ -9,7 +9,7 @@ from ovsdk.backends.sim.backend import SimBackend
 from ovsdk.driver import Driver, done
 from ovsdk.ledger import AMEND, DEVICE, LAUNCH, PLAN, PREPARE, RETIRE, Ledger
 
-from .toys import Amending, Finisher, Hasher, Moody, Scripted, direct_asks
+from .toys import EMULATED, Amending, Finisher, Hasher, Moody, Scripted, direct_asks
 
 WILD = {"quantiles": [[0.0, 0], [0.5, 40], [0.9, 400], [1.0, 9000]]}
 """A price that is drawn anew for every step: stages of nothing to 9 ms."""
@@ -18,7 +18,7 @@ PRICES = {
     "stage": dict.fromkeys(("plan_us", "prepare_us", "launch_us", "amend_us", "retire_us"), WILD),
     "launch": {"hash": {"device_us": WILD}, "finish": {"device_us": WILD}},
 }
-BACKENDS = [("thread", {}), ("cpu", {}), ("sim", {"prices": PRICES}), ("sim", {"prices": PRICES, "execute": True})]
+BACKENDS = [("thread", {}), ("cpu", {}), ("sim", {"prices": PRICES}), ("sim", {"prices": PRICES, "execute": True}), *EMULATED]
 DRIVERS = ("inline", "threads")
 
 

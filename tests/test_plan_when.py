@@ -303,7 +303,7 @@ def test_a_driver_of_unknown_lanes_is_refused():
 
 def test_asap_adds_nothing_to_the_driver():
     with open_backend("sim", prices=priced(9)) as sim, start(Saturated(1), Priced(), sim) as going:
-        assert type(going.driver) is Driver
+        assert isinstance(going.driver, Driver)
         while going.advance() is not FINISHED:
             pass
 

@@ -105,7 +105,7 @@ def by_clock(programs, gaps, machine):
     flights = [Told(p, lambda: done.append(kernel.now_ns)) for p in programs]
     for flight, gap in zip(flights, gaps, strict=True):
         kernel.run_until(kernel.now_ns + gap)
-        clock.stage(flight)
+        clock.staged.append(flight)
         clock.wait((), None, clock.now_ns())
         lanes.append(clock.now_ns())
     kernel.run()

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ovsdk.backends.sim import kernel as kernel_module
-from ovsdk.backends.sim.kernel import BEGIN, Event, Kernel, Process, Queue, first, get, put, sleep, wait
+from ovsdk.backends.sim.kernel import BEGIN, NEVER, Event, Kernel, Process, Queue, first, get, put, sleep, wait
 from ovsdk.errors import ConfigError, Deadlock, SimulationError
 
 Program = list[tuple[Any, ...]]
@@ -451,3 +451,52 @@ def test_what_a_process_raises_comes_out_of_the_pump_and_the_others_go_on() -> N
 def test_a_queue_of_no_room_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"capacity of queue 'q'.*at least 1.*got 0"):
         Queue(0, "q")
+
+
+# ---- calls at a time ----
+
+
+def test_a_call_comes_at_its_time_in_the_order_of_asking_and_before_what_begins_there() -> None:
+    kernel, seen = Kernel(), list[tuple[str, int]]()
+
+    def body() -> Iterator[Any]:
+        yield sleep(5, BEGIN)
+        seen.append(("begins", kernel.now_ns))
+
+    kernel.spawn("body", body())
+    for name, time_ns in (("late", 9), ("first", 5), ("second", 5)):
+        kernel.at(time_ns, lambda name=name: seen.append((name, kernel.now_ns)))  # type: ignore[misc]
+    assert kernel.next_ns() == 0
+    kernel.run()
+    assert seen == [("first", 5), ("second", 5), ("begins", 5), ("late", 9)]
+
+
+def test_a_chooser_chooses_among_calls_too() -> None:
+    seen = list[str]()
+    kernel = Kernel(lambda processes: len(processes) - 1)
+    for name in "abc":
+        kernel.at(3, lambda name=name: seen.append(name))  # type: ignore[misc]
+    kernel.run()
+    assert (seen, kernel.now_ns) == (["c", "b", "a"], 3)
+
+
+def test_time_passes_at_once_only_where_nothing_happens() -> None:
+    kernel, seen = Kernel(), list[int]()
+
+    def body() -> Iterator[Any]:
+        yield 1
+
+    assert kernel.pass_until(4)
+    assert kernel.pass_until(2)
+    assert kernel.now_ns == 4
+    kernel.at(7, lambda: seen.append(kernel.now_ns))
+    assert kernel.pass_until(6)
+    assert not kernel.pass_until(7)
+    assert not kernel.pass_until(NEVER)
+    assert (kernel.now_ns, seen) == (6, [])
+    kernel.run_until(7)
+    assert seen == [7]
+    assert kernel.pass_until(8)
+    assert not kernel.pass_until(NEVER)
+    kernel.spawn("ready", body())
+    assert not kernel.pass_until(9)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import deque
 
 from ovsdk import CLOSED, IDLE, WAIT, Answer, Ask, Launch
+
+EMULATED = [("ascend:0", {})] if "OVSDK_EMULATE" in os.environ else []
+"""One backend more for tests of every backend, where they run on the emulated NPU: see tests/emulation.py."""
 
 
 def mix(*values):

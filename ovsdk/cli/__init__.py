@@ -18,12 +18,12 @@ import typer
 import typer.core
 import typer.main
 
-from ..errors import BackendUnavailable, ConfigError, OvsdkError, PluginError, ProfileError
+from ..errors import BackendUnavailable, ConfigError, OvsdkError, PluginError, ProfileError, TilingError
 from ..plugins import PluginManager, plugin_manager
 
-MISUSE = (ConfigError, BackendUnavailable, PluginError, ProfileError)
-COMMANDS = ("demo", "simulate", "sweep", "backends", "hooks")
-"""Each is the function `command` of the module of its name."""
+MISUSE = (ConfigError, BackendUnavailable, PluginError, ProfileError, TilingError)
+COMMANDS = ("demo", "simulate", "sweep", "tile", "emulate", "doctor", "backends", "hooks")
+"""Each is the function `command` of the module of its name, or what its function `group` gives."""
 PLUGIN = "--plugin"
 
 
@@ -62,9 +62,12 @@ class Commands(typer.core.TyperGroup):
 
 
 def built_in(name: str) -> Any:
-    """A command of this package; its module is imported now."""
+    """A command of this package, or a group of them; its module is imported now."""
+    module = import_module(f".{name}", __name__)
+    if hasattr(module, "group"):
+        return module.group()
     alone = typer.Typer(add_completion=False)
-    alone.command(name, cls=Spread)(import_module(f".{name}", __name__).command)
+    alone.command(name, cls=Spread)(module.command)
     return typer.main.get_command(alone)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:  # a script that wants JSON need not wait for what draws tables
+    from rich.console import Console
 
 WIDTH = 120
 
@@ -19,6 +19,8 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
     """A plain table; columns whose name begins with '>' are aligned right."""
+    from rich.table import Table
+
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
@@ -29,6 +31,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
 
 def console() -> Console:
     """The console on stdout: no markup in texts, no highlighting of numbers."""
+    from rich.console import Console
+
     return shaped(Console(markup=False, highlight=False))
 
 

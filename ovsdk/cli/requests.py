@@ -7,6 +7,9 @@ from typing import Any
 
 ARRIVALS = "Requests in place of full batches: poisson:RATE or bursts:RATE,ON,OFF (a second, seconds), or a run log or trace."
 OUTPUT = "Tokens of an answer, where none were recorded: fixed:N, uniform:LOW,HIGH, geometric:MEAN, lognormal:MEDIAN,SIGMA."
+PROMPT = "Tokens of a prompt, in the same way; for schedulers that prefill."
+SCHEDULER = "Who decides: saturated; slots, which prefills and decodes requests in slots; or one that a plugin makes."
+EXECUTOR = "An executor that a plugin makes; left out: the one that goes with the scheduler."
 REQUESTS = {"ttft_ms": ">TTFT, ms", "ttft_p99_ms": ">TTFT p99", "tpot_ms": ">TPOT, ms"}
 """Column in a file -> in a table: mean and 99th percentile of the time to first token, mean time per output token."""
 

@@ -18,7 +18,7 @@ from ..plugins import PluginManager
 from ..report import Report
 from ..simulation import Requests, batch_of, figures, simulate
 from .output import console, number, print_json, print_table
-from .requests import ARRIVALS, OUTPUT, REQUESTS, requests_ms
+from .requests import ARRIVALS, EXECUTOR, OUTPUT, PROMPT, REQUESTS, SCHEDULER, requests_ms
 
 
 def command(
@@ -39,8 +39,9 @@ def command(
     requests: int = typer.Option(200, "--requests", help="How many come."),
     output: str = typer.Option("fixed:16", "--output", help=OUTPUT),
     seed: int = typer.Option(0, "--seed", help="Seed of prices and arrivals that are drawn."),
-    scheduler: str = typer.Option("saturated", "--scheduler", help="A scheduler that a plugin makes."),
-    executor: str = typer.Option("priced", "--executor", help="An executor that a plugin makes."),
+    prompt: str = typer.Option("fixed:1024", "--prompt", help=PROMPT),
+    scheduler: str = typer.Option("saturated", "--scheduler", help=SCHEDULER),
+    executor: str = typer.Option("", "--executor", help=EXECUTOR),
     plot: Path | None = typer.Option(None, "--plot", "--png", help="Write the timelines to this PNG file."),  # noqa: B008
     perfetto: Path | None = typer.Option(None, "--perfetto", help="Write the last depth's timeline for ui.perfetto.dev."),  # noqa: B008
     width: int = typer.Option(100, "--width", help="Width of the text pictures."),
@@ -56,7 +57,7 @@ def command(
         "tilings": dict(map(_placed, tiling)),
         "scheduler": scheduler,
         "executor": executor,
-        "requests": Requests(arrivals, requests, output) if arrivals else None,
+        "requests": Requests(arrivals, requests, output, prompt) if arrivals else None,
     }
     reports = [simulate(manager, prices, kind, depth=d, **options) for d in depth]
     rows = [figures(report, batch_of(prices, kind)) for report in reports]
@@ -93,6 +94,8 @@ def show(profile: str, prices: Prices, rows: Sequence[Mapping[str, Any]], report
     print_table(columns, [_cells(r, rows[0]) for r in rows])
     for r in rows:
         print(f"depth {r['depth']}: {r['overlap']}")
+    for how in dict.fromkeys(r["computed"] for r in rows):
+        print(f"computed {how} (depth {', '.join(str(r['depth']) for r in rows if r['computed'] == how)})")
     print_table(["device idle for", *(f">depth {r['depth']}" for r in rows)], _idle(rows))
     if reports[-1].steps > 1:
         print(f"depth {reports[-1].depth}: {critical_path(reports[-1]._shown())}")

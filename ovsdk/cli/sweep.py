@@ -22,7 +22,7 @@ from ..results import Row, cached_file
 from ..simulation import Requests, read_profile
 from ..sweep import Setup, check, sweep
 from .output import number, print_json, print_table, shaped
-from .requests import ARRIVALS, OUTPUT, REQUESTS, requests_ms
+from .requests import ARRIVALS, EXECUTOR, OUTPUT, PROMPT, REQUESTS, SCHEDULER, requests_ms
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as a shell has it."""
@@ -67,8 +67,9 @@ def command(
     arrivals: str = typer.Option("", "--arrivals", metavar="TEXT", help=ARRIVALS),
     requests: int = typer.Option(200, "--requests", help="How many come."),
     output: str = typer.Option("fixed:16", "--output", help=OUTPUT),
-    scheduler: str = typer.Option("saturated", "--scheduler", help="A scheduler that a plugin makes."),
-    executor: str = typer.Option("priced", "--executor", help="An executor that a plugin makes."),
+    prompt: str = typer.Option("fixed:1024", "--prompt", help=PROMPT),
+    scheduler: str = typer.Option("saturated", "--scheduler", help=SCHEDULER),
+    executor: str = typer.Option("", "--executor", help=EXECUTOR),
     resume: Path | None = typer.Option(None, "--resume", metavar="FILE", help="Where results are kept and taken from; else in the cache."),  # noqa: B008
     jobs: int | None = typer.Option(None, "--jobs", help="Processes; all cores if left out, but one for few points."),
     engine: str = typer.Option("local", "--engine", help=f"Where it runs: {', '.join(ENGINES)}."),
@@ -82,7 +83,7 @@ def command(
     content, axes = read_profile(profile, manager), parse_axes(over)
     check(content, axes)
     files = context.parent.params.get("_plugin", ()) if context.parent else ()
-    served = Requests(arrivals, requests, output) if arrivals else None
+    served = Requests(arrivals, requests, output, prompt) if arrivals else None
     setup = Setup(content, kind, steps, scheduler, executor, served, tuple(map(str, files)))
     swept, results = Swept(profile, axes, list(points(axes))), resume or cached_file(str(content.get("name", profile)))
     run(swept, setup, results=results, engine=engine, jobs=jobs, address=address)

@@ -19,6 +19,7 @@ from ...types import RESIDENT_KEYS, Capabilities, Launch, Resident, bind
 from .._residents import Residents
 from .device import SimStream, VirtualClock
 from .hardware import LEVELS
+from .inline import InlineDriver
 from .kernel import Kernel
 from .lanes import LanesDriver
 from .prices import Prices, load_prices
@@ -40,7 +41,7 @@ class SimBackend:
     """
 
     name = "sim"
-    drivers = {"threads": LanesDriver}  # noqa: RUF012
+    drivers = {"inline": InlineDriver, "threads": LanesDriver}  # noqa: RUF012
     """Drivers that virtual time needs in place of the real ones."""
 
     def __init__(
@@ -80,6 +81,11 @@ class SimBackend:
         self._streams: dict[str, SimStream] = {}
         self._residents = Residents()
         self._closed = False
+
+    @property
+    def computed(self) -> str:
+        """How it is found out what launches do: see `Report.computed`."""
+        return self.clock.computed
 
     def stream(self, name: str = "compute") -> SimStream:
         """See `Backend.stream`. An operator whose price names that stream runs there too."""

@@ -18,7 +18,7 @@ from ...ledger import NAMES
 from ...types import Launch
 from .ahead import Ahead, reasons
 from .host import Host, HostLane
-from .kernel import Body, Event, Kernel
+from .kernel import NEVER, Body, Event, Kernel
 from .lower import NO_TILINGS, Lowering
 from .price import Features, Kept
 from .prices import Prices
@@ -57,10 +57,11 @@ class VirtualClock:
         crowded = prices.machine.level > 0 and prices.host.cores == 1
         self._thread = self.host.thread("host")
         self._lane: Lane | None = HostLane(self._thread) if crowded else None
-        self._priced = {name: Kept(price, seed, prices.features) for name, price in prices.stages.items()}
-        kept = map(self._priced.get, NAMES)
-        self._constant_ns = [None if price is None else price.constant_ns for price in kept]
-        self._staged: list[Flight] = []
+        priced = {name: Kept(price, seed, prices.features) for name, price in prices.stages.items()}
+        self._priced, self._ask = [priced.get(name) for name in NAMES], priced["ask"]
+        self.constant_ns = [None if price is None else price.constant_ns for price in self._priced]
+        self.staged: list[Flight] = []
+        """What has been submitted and is to be enqueued when the running stage has passed."""
         self._why = ["as asked"] if by_events else list(reasons(prices))
         self._ahead: Ahead | None = None
 
@@ -82,7 +83,12 @@ class VirtualClock:
         if self._ahead is not None and not self._ahead.idle:
             raise SimulationError(f"launches are under way, and later ones need events ({why}): open the backend with by_events=True")
         self._ahead = None
-        self._why.append(why)
+        self._why = list(dict.fromkeys([*self._why, why]))
+
+    @property
+    def alone(self) -> bool:
+        """Whether the host's one lane has a core of its own."""
+        return self._lane is None
 
     def now_ns(self) -> int:
         """Virtual ns since the backend was opened."""
@@ -90,35 +96,35 @@ class VirtualClock:
 
     def price_ns(self, stage: int, step: int, features: Mapping[str, float] | None) -> int:
         """What a stage costs; `features` None: what an ask without a batch costs. Raises CostUnknown."""
-        name = NAMES[stage] if features is not None else "ask"
-        if name not in self._priced:
-            self.prices.stage(name)  # raises
-        return self._priced[name].ns(features or NO_FEATURES, step)
+        price = self._ask if features is None else self._priced[stage]
+        if price is None:
+            return self.prices.stage_ns(NAMES[stage], NO_FEATURES)  # raises
+        return price.ns(features or NO_FEATURES, step)
 
     def lap(self, stage: int, step: int, features: Mapping[str, float] | None) -> int:
         """Let the stage's price pass, then enqueue what its body has submitted. Raises CostUnknown."""
-        kernel, price_ns = self.kernel, self._constant_ns[stage]
-        staged = self.take_staged() if self._staged else ()
+        price_ns = self.constant_ns[stage]
         if features is None or price_ns is None:
             price_ns = self.price_ns(stage, step, features)
+        self.enqueue_after(price_ns, step)
+        return self.kernel.now_ns
+
+    def enqueue_after(self, price_ns: int, step: int) -> None:
+        """Let that time pass, then enqueue what was staged before."""
+        kernel, ahead, staged = self.kernel, self._ahead, self.take_staged() if self.staged else ()
         if self._lane is None:
             kernel.run_until(kernel.now_ns + price_ns)
         else:
             self._drive(self._lane.work(price_ns))
         for flight in staged:
-            if self._ahead is None:
+            if ahead is None:
                 self._drive(self.device.enqueue(flight, step, self._lane or FREE))
-            elif (until_ns := self._ahead.enqueue(flight, step)) > kernel.now_ns:
+            elif (until_ns := ahead.enqueue(flight, step)) > kernel.now_ns:
                 kernel.run_until(until_ns)
-        return kernel.now_ns
-
-    def stage(self, flight: Flight) -> None:
-        """Keep a launch that is to be enqueued when the running stage has passed."""
-        self._staged.append(flight)
 
     def take_staged(self) -> list[Flight]:
         """What has been staged since this was last called: what a stage submitted, if called right after its body."""
-        staged, self._staged = self._staged, []
+        staged, self.staged = self.staged, []
         return staged
 
     def enter(self, staged: list[Flight], step: int, lane: Lane | None = None) -> Body:
@@ -135,8 +141,10 @@ class VirtualClock:
 
     def wait(self, futures: Sequence[Future], signal: Signal | None, deadline_ns: int | None) -> int:
         """See `Clock.wait`. Raises Deadlock if what is waited for can never come, SimulationError if it can never come in virtual time."""
-        if self._staged:
+        if self.staged:
             self._drive(self.enter(self.take_staged(), NO_STEP, self._lane or FREE))
+        if self._ahead is not None:
+            self._ahead.ring()
         waits = _until_all(futures, signal)
         in_time = self.kernel.run_while(waits, deadline_ns)
         if not in_time or (waits() and self.kernel.next_ns() is None):
@@ -144,6 +152,11 @@ class VirtualClock:
         if not in_time:
             raise self.kernel.deadlock(_describe(futures, signal))
         return self.kernel.now_ns
+
+    def is_done_quietly(self, futures: Sequence[Future]) -> bool:
+        """Let time pass until a single future is done; False if it is not known when, or something else happens until then."""
+        done_ns = getattr(futures[0], "done_ns", NEVER) if len(futures) == 1 else NEVER
+        return self.kernel.pass_until(done_ns)
 
     def _drive(self, body: Body) -> None:
         """Do what a lane does in the caller's own time. A free lane only lets time pass and waits for events: nothing needs a process."""
@@ -177,19 +190,17 @@ FREE = FreeLane()
 class SimFuture(Flight):
     """Handle of a simulated launch. The host may have the result when it is done; where it has been can be asked for then."""
 
-    __slots__ = ("_callbacks", "_clock")
-
     def __init__(self, clock: VirtualClock, program: Program, stream: str, call: Call | None, again: Again | None) -> None:
         super().__init__(program, stream, call, clock.copies, again)
-        self._clock, self._callbacks = clock, []  # type: VirtualClock, list[Callable[[SimFuture], Any]]
+        self._clock = clock
 
     def done(self) -> bool:
-        """See `Future.done`."""
-        return self.landed
+        """See `Future.done`. What takes no time has not begun at its end until its call has been made."""
+        return self.done_ns <= self._clock.kernel.now_ns and self.call is None
 
     def result(self) -> Any:
         """See `Future.result`; lets virtual time pass until it is done."""
-        if not self.landed:
+        if not self.done():
             self._clock.wait((self,), None, None)
         if self.error is not None:
             raise self.error
@@ -197,10 +208,12 @@ class SimFuture(Flight):
 
     def add_done_callback(self, callback: Callable[[SimFuture], Any]) -> None:
         """Call `callback(self)` when this is done; now, if it is."""
-        if self.landed:
+        if self.done():
             callback(self)
-        else:
-            self._callbacks.append(callback)
+            return
+        self.callbacks += (callback,)
+        if self.done_ns != NEVER:
+            self._clock.kernel.at(self.done_ns, self.land)
 
     @property
     def span_ns(self) -> tuple[int, int] | None:
@@ -211,22 +224,22 @@ class SimFuture(Flight):
     @property
     def spans(self) -> list[Times]:
         """(name, begin, end) of each operator on the device, in ns, in the order of enqueue; empty until the future is done."""
-        return self.operators() if self.landed else []
+        return self.operators() if self.done() else []
 
     @property
     def sync_spans(self) -> list[Times]:
         """(operator, begin, end), in ns: when the launching lane was blocked for values to tile by; empty until it is done."""
-        return self.syncs() if self.landed else []
+        return self.syncs() if self.done() else []
 
     @property
     def server_spans(self) -> dict[str, list[Times]]:
         """Server -> what it did for this launch: "stream NAME", "task queue", "aicpu", "h2d", "d2h"; empty until it is done."""
-        return self.served(self._clock.device.latency_ns) if self.landed else {}
+        return self.served(self._clock.device.latency_ns) if self.done() else {}
 
     def land(self) -> None:
         """See `Flight.land`."""
-        self.landed = True
-        callbacks, self._callbacks = self._callbacks, []
+        self.done_ns = self._clock.kernel.now_ns
+        callbacks, self.callbacks = self.callbacks, ()
         for callback in callbacks:
             callback(self)
 
@@ -236,18 +249,25 @@ class SimStream:
 
     def __init__(self, name: str, clock: VirtualClock, resolve: Resolve) -> None:
         self._name, self._clock, self._resolve = name, clock, resolve
+        self._launch: Launch | None = None
         clock.open_stream(name)
 
     def submit(self, launch: Launch) -> SimFuture:
         """See `Stream.submit`. Raises CostUnknown for a launch that has no price, ConfigError for one that cannot be a graph."""
-        clock, lowering = self._clock, self._clock.lowering
-        kind, features = launch.kind, launch.features
-        graph = launch.graph is not None if clock.graph is None else clock.graph
-        program = lowering.program(kind, features, NO_STEP, graph)  # who submits what has no price is told, not who waits for it
-        again = partial(_of_step, lowering, kind, features, graph) if lowering.drawn(kind) else None
-        future = SimFuture(clock, program, self._name, self._resolve(launch), again)
-        clock.stage(future)
+        clock = self._clock
+        if launch is not self._launch or launch.features != self._features:
+            self._lower(launch)
+        future = SimFuture(clock, self._program, self._name, self._resolve(launch), self._again)
+        clock.staged.append(future)
         return future
+
+    def _lower(self, launch: Launch) -> None:
+        """Who submits what has no price is told, not who waits for it. The same launch again need not be lowered again."""
+        lowering, kind, features = self._clock.lowering, launch.kind, launch.features
+        graph = launch.graph is not None if self._clock.graph is None else self._clock.graph
+        self._program = lowering.program(kind, features, NO_STEP, graph)
+        self._again = partial(_of_step, lowering, kind, features, graph) if lowering.drawn(kind) else None
+        self._launch, self._features = launch, dict(features)
 
 
 def _of_step(lowering: Lowering, kind: str, features: Features, graph: bool, step: int) -> Program:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -81,6 +81,8 @@ class Times:
     depth: int
     kinds: tuple[str, ...]
     trips: tuple[Trip, ...]
+    entries: tuple[tuple[Any, ...], ...]
+    """Of each step, the machine's times as its lane begins to enqueue: see `State.times`."""
     ask: tuple[Any, Any]
     begin_ns: int
     end_ns: Any
@@ -136,6 +138,7 @@ def simulate(
         depth,
         tuple(way.kind for way in ways),
         trips,
+        tuple(run.entries),
         run.ask,
         begin_ns,
         run.scheduling,
@@ -162,6 +165,7 @@ class _Run:
     scheduling: Any
     execution: Any
     ask: tuple[Any, Any] = (0, 0)
+    entries: list[tuple[Any, ...]] = attrs.Factory(list)
     there: list[tuple[Any, ...]] = attrs.Factory(list)
     back: list[tuple[Any, ...]] = attrs.Factory(list)
 
@@ -171,6 +175,7 @@ class _Run:
         prepare = self.state.of.latest((self.execution, planned)) if self.two else planned
         prepared = prepare + stages.prepare
         self.state.times[0] = prepared + stages.launch
+        self.entries.append(tuple(self.state.times))
         outcome: Outcome = apply(program, self.state) if isinstance(program, Matrix) else advance(program, self.state)
         self.there.append((self.scheduling, planned, prepare, prepared, launched := self.state.times[0], *outcome))
         self.execution, self.scheduling = launched, planned if self.two else launched
@@ -188,21 +193,42 @@ class _Run:
         self.back.append((begin, waited, self.scheduling))
 
 
-def spans(times: Times) -> Iterator[Span]:
-    """The spans that the run would have emitted, step by step: for `Timeline`. Of a run on ints."""
+Told = Callable[[Times, int], Iterable[Span]]
+"""What a step's launch tells of itself, on the device and elsewhere."""
+
+
+def launches(times: Times, number: int) -> tuple[Span, ...]:
+    """A launch is on the device from its first operator to its last, and no more is told."""
+    trip = times.trips[number]
+    return (Span("device", times.kinds[number], number, trip.begin_ns, trip.end_ns),)
+
+
+def spans(times: Times, told: Told = launches) -> Iterator[Span]:
+    """The spans that the run would have emitted, lane by lane in order: for `Timeline`. Of a run on ints."""
+    scheduling, _ = LANES[times.driver]
+    steps, free = len(times.trips), times.begin_ns
+    for number in range(steps + times.depth):
+        if number < steps:
+            yield from _there(times, number, free)
+            free = times.trips[number].launched_ns
+        elif number == steps:
+            yield Span(scheduling, "ask", steps, *times.ask)
+        if 0 <= (oldest := number - times.depth + 1) < steps:
+            trip = times.trips[oldest]
+            yield from _waits(scheduling, oldest, trip)
+            yield from told(times, oldest)
+            yield Span(scheduling, "retire", oldest, trip.retire_ns, trip.retired_ns)
+
+
+def _there(times: Times, number: int, free: int) -> Iterator[Span]:
+    """A step's way to the device; the execution lane is free from then on."""
     scheduling, execution = LANES[times.driver]
-    yield Span(scheduling, "ask", len(times.trips), *times.ask)
-    free = times.begin_ns
-    for number, (kind, trip) in enumerate(zip(times.kinds, times.trips, strict=True)):
-        yield Span(scheduling, "plan", number, trip.plan_ns, trip.planned_ns)
-        if scheduling != execution and free < trip.prepare_ns:
-            yield Span(execution, "wait batch", number, free, trip.prepare_ns)
-        free = trip.launched_ns
-        yield Span(execution, "prepare", number, trip.prepare_ns, trip.prepared_ns)
-        yield Span(execution, "launch", number, trip.prepared_ns, trip.launched_ns)
-        yield Span("device", kind, number, trip.begin_ns, trip.end_ns)
-        yield from _waits(scheduling, number, trip)
-        yield Span(scheduling, "retire", number, trip.retire_ns, trip.retired_ns)
+    trip = times.trips[number]
+    yield Span(scheduling, "plan", number, trip.plan_ns, trip.planned_ns)
+    if scheduling != execution and free < trip.prepare_ns:
+        yield Span(execution, "wait batch", number, free, trip.prepare_ns)
+    yield Span(execution, "prepare", number, trip.prepare_ns, trip.prepared_ns)
+    yield Span(execution, "launch", number, trip.prepared_ns, trip.launched_ns)
 
 
 def _waits(lane: str, number: int, trip: Trip) -> Iterator[Span]:
@@ -212,8 +238,8 @@ def _waits(lane: str, number: int, trip: Trip) -> Iterator[Span]:
             yield Span(lane, what, number, begin, end)
 
 
-def report(times: Times, notes: tuple[str, ...] = ()) -> Report:
-    """What `ovsdk.run` reports of this run on `sim`. Of a run on ints."""
+def report(times: Times, told: Told = launches, notes: tuple[str, ...] = ()) -> Report:
+    """What `ovsdk.run` reports of this run on `sim`, with what launches tell of themselves. Of a run on ints."""
     plan = sum(trip.planned_ns - trip.plan_ns for trip in times.trips) + times.ask[1] - times.ask[0]
     prepare = sum(trip.prepared_ns - trip.prepare_ns for trip in times.trips)
     launch = sum(trip.launched_ns - trip.prepared_ns for trip in times.trips)
@@ -229,6 +255,6 @@ def report(times: Times, notes: tuple[str, ...] = ()) -> Report:
         asynchronous=True,
         makespan_s=times.makespan_ns / 1e9,
         stage_s={name: ns / 1e9 for name, ns in spent.items()},
-        timeline=Timeline(spans(times), times.begin_ns, times.end_ns, virtual=True),
+        timeline=Timeline(spans(times, told), times.begin_ns, times.end_ns, virtual=True),
         notes=notes,
     )

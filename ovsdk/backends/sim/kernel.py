@@ -30,6 +30,8 @@ from typing import Any
 from ...errors import ConfigError, Deadlock, SimulationError
 
 END, BEGIN = 0, 1
+NEVER = 1 << 62
+"""A time that does not come."""
 
 Verb = int | tuple[Callable[..., Any], Any, Any]
 """What a process yields: ns, or (how, on what, argument) as the five functions below make it. It may be kept and yielded again."""
@@ -263,6 +265,14 @@ class Kernel:
     def at(self, time_ns: int, call: Callable[[], object]) -> None:
         """Call it at that time, not before now, as what ends there. It takes no time."""
         heapq.heappush(self._heap, (time_ns, END, 0, next(self._tie), Alarm(call)))
+
+    def pass_until(self, time_ns: int) -> bool:
+        """Let it be that time, or later, if nothing at all happens up to and at it; else return False."""
+        if self._ready or (self._heap and self._heap[0][0] <= time_ns) or time_ns >= NEVER:
+            return False
+        if self.now_ns < time_ns:
+            self.now_ns = time_ns
+        return True
 
     def next_ns(self) -> int | None:
         """When something happens next; None if nothing will by itself."""

@@ -238,6 +238,8 @@ class Config:
     """The lanes are threads of one interpreter with a GIL."""
     shared_cores: bool = False
     """Operators on several streams share the device's cores, and slow each other."""
+    decides: bool = False
+    """A scheduler of somebody's own decides as it goes what is launched."""
     amends: bool = False
     idle: bool = False
     """Plans may answer IDLE or WAIT."""
@@ -311,6 +313,7 @@ def _device(config: Config) -> Iterator[str]:
 
 def _events(config: Config) -> Iterator[str]:
     told = {
+        "decides": "a scheduler decides as it goes what is launched",
         "amends": "steps are amended",
         "idle": "plans may answer IDLE or WAIT",
         "arrivals": "requests arrive at times of their own",

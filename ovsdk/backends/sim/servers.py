@@ -15,14 +15,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .host import Cores, Host
-from .kernel import Body, Event, Kernel, Queue, Verb, get, wait
+from .kernel import NEVER, Body, Event, Kernel, Queue, Verb, get, wait
 from .operators import D2H, H2D, OWN
 from .passage import Passage
 from .prices import Prices
 from .rows import NO_SYNC, Program, Row
+
+if TYPE_CHECKING:
+    from .ahead import Known
 
 Times = tuple[str, int, int]
 """Name, begin and end in ns."""
@@ -93,18 +96,19 @@ class Flight:
     again       gives the rows anew for a step, where prices are drawn
     """
 
-    __slots__ = (
-        "again", "call", "copied_ns", "copies", "error", "landed", "left", "look", "program", "since_ns", "stream", "tasks", "value",
-    )  # fmt: skip
+    value: Any = None
+    error: Exception | None = None
+    tasks: Sequence[Task | Passage] = ()
+    """Its rows with times since `since_ns`, as far as they are enqueued. Without any: what it is known to do at its entry."""
+    since_ns, copied_ns, left = 0, -1, 0
+    done_ns = NEVER
+    """When the host may have its value, as far as that is known."""
+    callbacks: tuple[Callable[..., Any], ...] = ()
+    known: Known
+    entry: tuple[int, ...]
 
     def __init__(self, program: Program, stream: str, call: Call | None = None, copies: bool = False, again: Again | None = None) -> None:
         self.program, self.stream, self.call, self.copies, self.again = program, stream, call, copies, again
-        self.value: Any = None
-        self.error: Exception | None = None
-        self.look: Callable[[], Sequence[Passage]] | None = None
-        self.tasks: Sequence[Task | Passage] = []
-        """Its rows with times since `since_ns`, as far as they are enqueued; with `look`, what that gives."""
-        self.landed, self.left, self.since_ns, self.copied_ns = False, 0, 0, -1
 
     def depart(self, step: int) -> None:
         """It is to be enqueued now, as that step's."""
@@ -113,8 +117,7 @@ class Flight:
         self.left = len(self.program.rows)
 
     def land(self) -> None:
-        """The host may have its value."""
-        self.landed = True
+        """The host may have its value, from now on."""
 
     def compute(self) -> None:
         """Take what the call gives, or what it raises. Nobody sees it before it has landed."""
@@ -132,9 +135,7 @@ class Flight:
 
     def rows(self) -> Sequence[Task | Passage]:
         """Its rows with times since `since_ns`."""
-        if self.look is not None:
-            self.tasks, self.look = self.look(), None
-        return self.tasks
+        return self.tasks or self.known.passages(self.entry)
 
     def operators(self) -> list[Times]:
         """When each operator ran on the device."""

@@ -1,0 +1,57 @@
+"""The inline driver in virtual time. The same moves in the same order; a run of which no spans are kept makes them sooner.
+
+Nobody looks at the clock between two moves but the scheduler, in its asks. So a stage whose price is a constant passes by itself; and
+where it is known when the device is done, and nothing else happens until then, it is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from ...driver import Driver
+from ...ledger import PLAN, STAGES
+from ...stages import Stages
+from ...types import MOVED, Answer, Progress
+from .device import VirtualClock
+
+
+class InlineDriver(Driver):
+    """See `Driver`."""
+
+    def __init__(self, stages: Stages) -> None:
+        super().__init__(stages)
+        self._virtual = cast(VirtualClock, stages.clock)
+        shortly = stages.emit is None and self._virtual.alone
+        self._patient = shortly and stages.deadline_ns(0) is None
+        if shortly:
+            self._moves = tuple(short(stages, stage) for stage in STAGES)
+
+    def _need_device(self, timeout_s: float | None) -> Progress:
+        step = self.stages.oldest()
+        if self._patient and timeout_s is None and self.stages.lost is None and self._virtual.is_done_quietly(step.futures):
+            self.stages.collect(step)
+            return MOVED
+        return super()._need_device(timeout_s)
+
+
+def short(stages: Stages, stage: int) -> Callable[[], object]:
+    """A stage's move without what only spans need."""
+    clock, ended, spent = cast(VirtualClock, stages.clock), stages.ledger.ended, stages.stage_ns
+    work, settle, constant_ns = stages._work[stage], stages._settle[stage], clock.constant_ns[stage]
+    kernel, planning = clock.kernel, stage == PLAN
+
+    def move() -> None:
+        step, begin_ns = ended[stage], kernel.now_ns
+        work(step)
+        price_ns = constant_ns
+        if price_ns is None or (planning and type(stages._answer) is Answer):
+            price_ns = clock.price_ns(stage, step, stages.features(stage, step))
+        if clock.staged:
+            clock.enqueue_after(price_ns, step)
+        else:
+            kernel.run_until(begin_ns + price_ns)
+        settle()
+        spent[stage] += kernel.now_ns - begin_ns
+
+    return move
