@@ -188,6 +188,7 @@ def start(
         results=recorded.results if recorded else None,
         emit=_emit(kept, [*([forecast.see] if forecast else []), *_observers(manager, info)]),
     )
+    _call_if_there(backend, "begin", depth)
     _call_if_there(engine, "open", backend)
     try:
         manager.call("ovsdk_run_started", run=info)

@@ -140,7 +140,17 @@ class Stages:
         self._now_ns = self.clock.now_ns
         self._put = self.stream.submit
         never = self._work_plan  # the ledger lets nobody begin the device stage
-        self._work = (self._work_plan, self._work_prepare, self._work_launch, self._work_amend, never, self._work_retire)
+        self._work: tuple[Callable[[int], None], ...] = (
+            self._work_plan,
+            self._work_prepare,
+            self._work_launch,
+            self._work_amend,
+            never,
+            self._work_retire,
+        )
+        mark = getattr(backend, "mark", None)
+        if mark is not None:
+            self._work = tuple(map(mark, NAMES, self._work))
         settle: list[Callable[[], object]] = [self.ledger.ending(stage) for stage in STAGES]
         self._end_device, self._end_plan, settle[PLAN] = settle[DEVICE], settle[PLAN], self._settle_plan
         settle[LAUNCH] = self._settle_launch if self.amends else settle[LAUNCH]

@@ -614,3 +614,22 @@ def test_a_report_says_where_the_executors_tiler_computed_its_tilings(device):
     assert report.as_dict()["tilings"] == {"reduce": "in-kernel"}
     assert "tiling of reduce in-kernel" in str(report)
     assert run(Count(3), Echo(), device).tilings == {}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_backend_is_told_of_a_run_and_may_mark_its_stages(device, driver):
+    told = []
+
+    def mark(stage, call):
+        def marked(step):
+            told.append((stage, step))
+            return call(step)
+
+        return marked
+
+    device.begin, device.mark = told.append, mark
+    run(Count(2), Echo(), device, depth=2, driver=driver)
+    stages = [entry for entry in told if isinstance(entry, tuple)]
+    assert told[0] == 2
+    assert {stage for stage, _ in stages} == {"plan", "prepare", "launch", "retire"}
+    assert [step for stage, step in stages if stage == "launch"] == [0, 1]
