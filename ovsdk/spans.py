@@ -1,10 +1,44 @@
-"""Spans as intervals of time: what one lane does at each instant, what several cover together, what two have in common."""
+"""Spans as intervals of time: what a launch tells, what a lane does at each instant, what several cover, what two have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from .types import Span
+from .interfaces import Future
+from .types import SERVER, TILING_SYNC, Span
+
+NO_SERVERS: Mapping[str, Any] = {}
+
+
+def told(kind: str, future: Future, lane: str) -> Iterator[tuple[str, str, int, int]]:
+    """What a launch's future tells of where it was: (lane, what, begin, end).
+
+    Every future may have `span_ns`, when it was on the device. The simulator's know more: `spans`, operator by operator on
+    the device; `sync_spans`, while the launching lane waited for the device to compute a tiling; `server_spans`, on others.
+    """
+    span_ns: tuple[int, int] | None = getattr(future, "span_ns", None)
+    busy = [(begin, end) for _, begin, end in getattr(future, "spans", ())] or ([] if span_ns is None else [span_ns])
+    for begin, end in merged(sorted(busy)):
+        yield "device", kind, begin, end
+    for _, begin, end in getattr(future, "sync_spans", ()):
+        yield lane, TILING_SYNC, begin, end
+    for server, spans in getattr(future, "server_spans", NO_SERVERS).items():
+        yield from ((f"{SERVER}{server}", op, begin, end) for op, begin, end in spans)
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Spans in order of begin, those that touch as one."""
+    last: tuple[int, int] | None = None
+    for begin, end in spans:
+        if last is None or begin > last[1]:
+            if last is not None:
+                yield last
+            last = begin, end
+        else:
+            last = last[0], max(last[1], end)
+    if last is not None:
+        yield last
 
 
 def flatten(spans: Iterable[Span]) -> list[Span]:

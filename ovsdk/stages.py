@@ -10,7 +10,7 @@ decisions stay a function of the log. A step with an error passes its other stag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,47 +18,17 @@ from .errors import DeviceLost, DeviceTimeout, ProtocolError, SchedulerProtocolE
 from .interfaces import Admission, Backend, Executor, Future, Scheduler
 from .ledger import AMEND, CLOSED, DEVICE, IDLE, LAUNCH, NAMES, PLAN, PREPARE, STAGES, WAIT, Ledger
 from .log import RunLog, same
-from .types import SERVER, TILING_SYNC, Answer, Launch, SpanFields
+from .spans import told
+from .types import Answer, Launch, SpanFields
 
 NO_MORE, NOT_YET = Answer.CLOSED, Answer.WAIT  # CPython 3.11 finds a member of an enum by way of a property: slowly
 STATE = {Answer.IDLE: IDLE, NOT_YET: WAIT, NO_MORE: CLOSED}
 DECLINED = {IDLE: "idle ask", WAIT: "ask", CLOSED: "ask"}
 
 NO_FEATURES: Mapping[str, float] = {}
-NO_SERVERS: Mapping[str, Any] = {}
 
 Recovery = Callable[[int, str, Any, BaseException], str]
 Emit = Callable[[SpanFields], None]
-
-
-def told(kind: str, future: Future, lane: str) -> Iterator[tuple[str, str, int, int]]:
-    """What a launch's future tells of where it was: (lane, what, begin, end).
-
-    Every future may have `span_ns`, when it was on the device. The simulator's know more: `spans`, operator by operator on
-    the device; `sync_spans`, while the launching lane waited for the device to compute a tiling; `server_spans`, on others.
-    """
-    span_ns: tuple[int, int] | None = getattr(future, "span_ns", None)
-    busy = [(begin, end) for _, begin, end in getattr(future, "spans", ())] or ([] if span_ns is None else [span_ns])
-    for begin, end in merged(sorted(busy)):
-        yield "device", kind, begin, end
-    for _, begin, end in getattr(future, "sync_spans", ()):
-        yield lane, TILING_SYNC, begin, end
-    for server, spans in getattr(future, "server_spans", NO_SERVERS).items():
-        yield from ((f"{SERVER}{server}", op, begin, end) for op, begin, end in spans)
-
-
-def merged(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Spans in order of begin, those that touch as one."""
-    last: tuple[int, int] | None = None
-    for begin, end in spans:
-        if last is None or begin > last[1]:
-            if last is not None:
-                yield last
-            last = begin, end
-        else:
-            last = last[0], max(last[1], end)
-    if last is not None:
-        yield last
 
 
 def features_of(batch: Any) -> Mapping[str, float]:
@@ -368,7 +338,7 @@ class Stages:
             except Exception as error:
                 self._drop = True  # a scheduler that broke is not called again
                 self._stop(number, "retire", step.batch, error)
-        step.futures = ()
+        step.futures, step.inputs = (), None  # memory of a backend may go with them
 
     def _retire_failed(self, step: Step) -> None:
         error, stage = step.error, NAMES[step.failed_in]

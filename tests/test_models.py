@@ -22,6 +22,7 @@ from ovsdk.models.causal_lm import CausalLM, noise_key, prefix_bucket
 from ovsdk.models.slots import Batch, Request, Row, SlotScheduler
 
 from .test_slots import PRICES, compute, direct
+from .toys import EMULATED
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'ovsdk[torch]'")
 pytest.importorskip("safetensors", reason="needs safetensors: pip install 'ovsdk[llm]'")
@@ -341,7 +342,9 @@ def test_requests_that_share_a_device_get_what_they_get_alone(tiny: Path, alone:
 
 
 @pytest.mark.parametrize(
-    ("backend", "options"), [("thread", {}), ("cpu", {}), ("sim", {"prices": PRICES, "execute": True})], ids=["thread", "cpu", "sim"]
+    ("backend", "options"),
+    [("thread", {}), ("cpu", {}), ("sim", {"prices": PRICES, "execute": True}), *EMULATED],
+    ids=["thread", "cpu", "sim", *(name for name, _ in EMULATED)],
 )
 def test_every_backend_driver_and_depth_gives_the_same_outputs(
     tiny: Path, alone: dict[str, tuple[int, ...]], backend: str, options: Any

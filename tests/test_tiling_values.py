@@ -320,7 +320,7 @@ def test_no_core_has_two_tiles_more_than_another(case: Case) -> None:
     assert sum(counts) == record[gmm.TILES]
 
 
-@given(draws.grouped_matmul())
+@given(draws.grouped_matmul() | draws.grouped_matmul(most=8000))
 def test_tiles_fit_and_are_the_widest_that_leave_enough(case: Case) -> None:
     a, record = case.args, case.derived()
     assert record[gmm.BASE_M] % a[gmm.STEP_M] == record[gmm.SINGLE_N] % a[gmm.STEP_N] == 0
@@ -361,6 +361,14 @@ def test_repeat_and_gather_by_their_record(case: Case) -> None:
     sizes = [end - first for first, end, *_ in table(record, rep.TABLE, rep.WIDTH, a[rep.CORES])]
     assert max(sizes[: record[BLOCK_DIM]], default=0) - min(sizes[: record[BLOCK_DIM]], default=0) <= 1
     assert not any(sizes[record[BLOCK_DIM] :])
+
+
+@given(draws.repeat())
+def test_repeat_has_no_core_far_over_its_share(case: Case) -> None:
+    a, record = case.args, case.derived()
+    share, padding = parts(record[rep.TOTAL] * a[rep.INNER], a[rep.CORES]), parts(record[rep.UNITS] * a[rep.BLOCK], a[rep.CORES])
+    longest = max(loads(case.op, a, case.values, record))
+    assert longest <= share + max(share // 8, min(a[rep.LINE], a[rep.INNER])) + padding + a[rep.BLOCK]
 
 
 # ---- range and top-k ----
@@ -414,9 +422,9 @@ def test_topk_has_the_parts_with_the_shortest_longest_core(case: Case) -> None:
         merging = parts(a[few.ROWS], a[few.CORES]) * count * record[few.K_HELD] if count > 1 else 0
         return parts(a[few.ROWS] * parts(a[few.COLUMNS], size), a[few.CORES]) * size + merging
 
-    allowed = [1, *(n for n in range(2, a[few.CORES] + 1) if 2 * n * record[few.K_HELD] <= a[few.COLUMNS])]
-    best = min(allowed, key=ends)
+    best = min(range(1, a[few.CORES] + 1), key=ends)
     assert record[few.PART_COLUMNS] == up(parts(a[few.COLUMNS], best), block)
+    assert record[few.PARTS] == 1 or record[few.PART_COLUMNS] >= case.values[0]
 
 
 # ---- quality ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -39,26 +40,31 @@ class Case(NamedTuple):
         return out
 
 
+def many(most: int) -> SearchStrategy[list[int]]:
+    """Numbers up to it, without a bias to small ones, as many as are in a batch."""
+    return st.builds(lambda seed: [random.Random(seed + i).randint(0, most) for i in range(16 + seed % 32)], st.integers(0, 10**6))
+
+
 @composite
 def split_kv(draw: Draw, exact: int = 0) -> Case:
     """Lengths 0, 1, full and any; a block is a few tokens, so that cuts fall everywhere."""
-    cache = draw(st.sampled_from([1, 64, 700, 5000]))
-    lengths = draw(st.lists(st.sampled_from([0, 1, cache]) | st.integers(0, cache), max_size=20))
+    cache = draw(st.sampled_from([1, 700, 5000, 9000]))
+    lengths = draw(st.lists(st.sampled_from([0, 1, cache]) | st.integers(0, cache), max_size=20) | many(cache))
     heads, group = draw(st.integers(1, 3)), draw(st.sampled_from([1, 4, 16, 17]))
     shapes = [(len(lengths), heads * group, 32), (len(lengths), cache, heads, 32)]
-    how = {"kv_block": draw(st.sampled_from([64, 128, 512])), "whole": draw(st.sampled_from([0, 0, 1])), "exact": exact}
+    how = {"kv_block": draw(st.sampled_from([64, 512, 1024])), "whole": draw(st.sampled_from([0, 0, 1])), "exact": exact}
     return Case(operator("split_kv"), tiling_spec("split_kv", shapes, capacity=len(lengths), **how), draw(platforms), lengths)
 
 
 @composite
-def grouped_matmul(draw: Draw) -> Case:
+def grouped_matmul(draw: Draw, most: int = 0) -> Case:
     """Every kind of list, with empty groups, columns of no whole tile, and rows that no group has."""
-    counts = draw(st.lists(st.sampled_from([0, 1, 16, 17, 129]) | st.integers(0, 300), max_size=20))
+    counts = draw(many(most) if most else st.lists(st.sampled_from([0, 1, 16, 17, 129]) | st.integers(0, 300), max_size=20))
     kind, padded, experts = draw(st.integers(0, 2)), draw(st.integers(0, 1)), len(counts) + draw(st.integers(0, 2))
     ends = [sum(counts[: g + 1]) for g in range(len(counts))]
     named = draw(st.permutations(range(experts)))[: len(counts)]
     pairs = [number for pair in zip(named, counts, strict=True) for number in pair]
-    shapes = [(sum(counts) + padded * draw(st.integers(0, 9)), 64), (experts, 64, draw(st.sampled_from([0, 1, 40, 256, 300, 5000])))]
+    shapes = [(sum(counts) + padded * draw(st.integers(0, 9)), 64), (experts, 64, draw(st.sampled_from([0, 1, 40, 256, 300, 5000, 9000])))]
     values = [ends, counts, pairs][kind]
     spec = tiling_spec("grouped_matmul", shapes, capacity=len(values) + draw(st.sampled_from([0, 4])), list_type=kind, padded=padded)
     return Case(operator("grouped_matmul"), spec, draw(platforms), values)
@@ -108,7 +114,7 @@ OURS: dict[str, SearchStrategy[Case]] = {
     "range": range_(),
     "topk": topk(),
 }
-EVERY = {**OURS, "reduce": reduce()}
+EVERY = {**OURS, "large grouped_matmul": grouped_matmul(most=8000), "reduce": reduce()}
 """A strategy for each family."""
 
 

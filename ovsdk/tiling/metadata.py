@@ -320,8 +320,7 @@ def _searched(a: Args, block: int, k: Tensor, held: Tensor, chunk: Tensor) -> Te
     size = align(ceil_div(columns, count), block).clamp(min=1)
     merged = parts(rows, cores) * count * held * (count > 1)
     cost = ceil_div(rows * ceil_div(columns, size), cores) * size + merged
-    useless = (count > 1) & (count * 2 * held > columns)
-    best = (cost * cores + (count - 1)).masked_fill(useless, LARGE).min() % cores + 1
+    best = (cost * cores + (count - 1)).min() % cores + 1
     size = align(ceil_div(columns, best), block).clamp(min=1)
     count = ceil_div(columns, size)
     tasks, several = rows * count, (count > 1).long()

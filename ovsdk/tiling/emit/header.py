@@ -1,4 +1,7 @@
-"""A derivation as one C++17 header: no dependency but <cstdint>, no memory but the stack, the same text on host, AICPU and GPU."""
+"""A derivation as one C++17 header, the same text on host and AICPU.
+
+Local arrays stand on the stack; those of a size known only when run are vectors, which a GPU or an AI Core does not have.
+"""
 
 from __future__ import annotations
 

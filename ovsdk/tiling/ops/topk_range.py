@@ -2,8 +2,7 @@
 
 range    `length` elements start + i * delta, for the output's `capacity` at most; core p writes `block` of them, the last core `tail`
 top-k    the k largest of each row. Rows too few for the cores are cut into `parts` of `part_columns`, each part's k best go to the
-         workspace, and one core for each row merges them; the number of parts is the one with the shortest longest core. A part has two k
-         at least, for else merging has as much to read as was to be searched.
+         workspace, and one core for each row merges them; the number of parts is the one with the shortest longest core, merging included
 
 A part is searched in passes of `chunk` elements: so many fit UB beside k values with their indices, for this pass and the best so far.
 """
@@ -149,10 +148,9 @@ def share_topk(a: Sequence[int], block: int, out: MutableSequence[int]) -> None:
     """How many parts a row has, and what follows from it."""
     best, least = 1, topk_cost(a, block, out[K_HELD], 1)
     for count in range(2, a[CORES] + 1):
-        if count * 2 * out[K_HELD] <= a[COLUMNS]:
-            cost = topk_cost(a, block, out[K_HELD], count)
-            if cost < least:
-                best, least = count, cost
+        cost = topk_cost(a, block, out[K_HELD], count)
+        if cost < least:
+            best, least = count, cost
     out[PART_COLUMNS] = up(parts(a[COLUMNS], best), block)
     out[PARTS] = parts(a[COLUMNS], out[PART_COLUMNS])
     out[TASKS] = a[ROWS] * out[PARTS]
@@ -221,7 +219,7 @@ OPERATORS = (
         derive=derive_topk,
         read=read_topk,
         cores=lambda a: a[CORES],
-        workspace=lambda a: a[ROWS] * (a[COLUMNS] // 2) * (a[ITEM] + INDEX),
+        workspace=lambda a: a[ROWS] * up(a[COLUMNS], max(a[BLOCK] // a[ITEM], 1)) * (a[ITEM] + INDEX),
         outputs=lambda a: a[ROWS] * a[COLUMNS],
         lower_bound=topk_bound,
         tiles=topk_tiles,
