@@ -4,7 +4,8 @@
 
 The host's work is Python that keeps the GIL until the time that the file gives is over: stages, and around each operator its
 enqueue. Everything between is real: the loop, the backend, torch_npu with its task queue and streams. The operator of the source
-text reads its axes on the host (`host-value`: it waits for the device) or knows them (`host-shape`).
+text knows its axes (`host-shape`), reads them on the host (`host-value`: it waits for the device), reads them itself (`in-kernel`),
+comes behind one that reads them (`device-metadata`), or behind the AICPU (`aicpu`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "to
 PROFILE, OP = "longcat-flash-b8-4k", "reduce_sum"
 PLAYS = {"embed": "aclnnSin", "attention": "aclnnCos", "moe": "aclnnExp", OP: "aclnnReduceSum", "sample": "aclnnTanh"}
 """Operator of the file -> the small torch operator that plays it; the emulated NPU gives it the file's time."""
+METADATA = "aclnnFloor"
+"""Plays the operator that computes a tiling on the device."""
 WARM = 5
 
 
@@ -55,45 +58,51 @@ class Priced:
 class Model:
     """On the device. `step` enqueues the operators of the launch in their order."""
 
-    def __init__(self, names: list[str], priced: Priced, read: bool, device: str) -> None:
+    def __init__(self, names: list[str], priced: Priced, placement: str, device: str) -> None:
         import torch
 
-        self.names, self.priced, self.read = names, priced, read
+        self.names, self.priced, self.placement = names, priced, placement
         self.axes = torch.tensor([1], device=device)
-        self.play = {"embed": torch.sin, "attention": torch.cos, "moe": torch.exp, OP: self.reduce, "sample": torch.tanh}
+        self.play = {"embed": torch.sin, "attention": torch.cos, "moe": torch.exp, "sample": torch.tanh}
 
     def reduce(self, x: Any) -> Any:
         """The operator whose tiling depends on the values of its axes."""
         axis = 1
-        if self.read:
+        if self.placement == "host-value":
             axis = self.axes.item()  # THE SYNC
             spin(time.perf_counter_ns() + self.priced.tiling)
+        if self.placement == "device-metadata":
+            self.enqueue(x.floor)
+        self.enqueue(x.sum, axis)
+
+    def enqueue(self, operator: Any, *arguments: Any) -> None:
+        """Launch an operator; that takes as long as the file says."""
         begin_ns = time.perf_counter_ns()
-        x.sum(axis)
+        operator(*arguments)
         spin(begin_ns + self.priced.enqueue)
 
     def step(self, x: Any) -> Any:
         """float32[8, 4] in, the same out."""
         for name in self.names:
-            begin_ns = time.perf_counter_ns()
-            self.play[name](x)
-            if name != OP:
-                spin(begin_ns + self.priced.enqueue)
+            if name == OP:
+                self.reduce(x)
+            else:
+                self.enqueue(self.play[name], x)
         return x
 
 
 class Engine:
     """Scheduler and executor."""
 
-    def __init__(self, names: list[str], priced: Priced, read: bool, steps: int) -> None:
-        self.names, self.priced, self.read, self.steps = names, priced, read, steps
+    def __init__(self, names: list[str], priced: Priced, placement: str, steps: int) -> None:
+        self.names, self.priced, self.placement, self.steps = names, priced, placement, steps
         self.retired_ns: list[int] = []
         self.began_ns = 0
 
     def open(self, npu: Any) -> None:
         """Put the model on the device."""
-        names, priced, read = self.names, self.priced, self.read
-        self.model = npu.load(lambda device: Model(names, priced, read, device))
+        names, priced, placement = self.names, self.priced, self.placement
+        self.model = npu.load(lambda device: Model(names, priced, placement, device))
 
     def plan(self, ask: Ask) -> int | Answer:
         """A batch, `steps` times."""
@@ -119,9 +128,10 @@ class Engine:
         self.retired_ns.append(time.perf_counter_ns())
 
 
-def price_file(position: int) -> dict[str, Any]:
-    """The shipped file, with the operator at that position of the launch; negative: where it is."""
+def price_file(placement: str, position: int) -> dict[str, Any]:
+    """The shipped file, with the operator at that position of the launch (negative: where it is) and its tiling so placed."""
     file: dict[str, Any] = toml.loads((importlib.resources.files("ovsdk") / "profiles" / f"{PROFILE}.toml").read_text())
+    file["op"][OP]["tiling"] = placement
     if position >= 0:
         names = [op.name for op in load_prices(file).launches["decode"].ops if op.name != OP]
         file["launch"]["decode"]["ops"] = [*names[:position], OP, *names[position:]]
@@ -130,11 +140,13 @@ def price_file(position: int) -> dict[str, Any]:
 
 def measure(placement: str, position: int, depth: int, steps: int) -> dict[str, Any]:
     """Run it."""
-    prices = load_prices(price_file(position))
+    prices = load_prices(price_file(placement, position))
     npu = emulator.activate()
     figures(prices, PLAYS, {"batch": 8}).apply(npu)
-    priced = Priced(prices)
-    engine = Engine([op.name for op in prices.launches["decode"].ops], priced, placement == "host-value", steps + WARM)
+    metadata = prices.ops[OP].placements["device-metadata"].op
+    assert metadata is not None
+    npu.latency(METADATA, metadata.device.value({}, float))
+    engine = Engine([op.name for op in prices.launches["decode"].ops], Priced(prices), placement, steps + WARM)
     with ovsdk.open_backend("ascend:0", syncs="count") as backend, npu.trace() as trace:
         report = ovsdk.run(engine, engine, backend, depth=depth)
     tasks = [task.name for task in trace.get().tasks if task.enqueued_ns >= engine.began_ns]
