@@ -15,7 +15,6 @@ from typing import Any
 from ..interfaces import Future, Signal
 
 POLL_S = (50e-6, 1e-3)
-"""First and longest pause between two looks at a future that cannot call back."""
 
 
 class Wake:
@@ -44,10 +43,13 @@ class Wake:
 
 
 class HostClock:
-    """The machine's monotonic clock. `wait` sleeps on one lock, which futures and signals release: one waiter at a time."""
+    """The machine's monotonic clock. `wait` sleeps on one lock, which futures and signals release: one waiter at a time.
 
-    def __init__(self) -> None:
-        self.now_ns = time.perf_counter_ns
+    `poll_s`: first and longest pause between two looks at a future that cannot call back.
+    """
+
+    def __init__(self, poll_s: tuple[float, float] = POLL_S) -> None:
+        self.now_ns, self._poll_s = time.perf_counter_ns, poll_s
         self.woken = Wake()
 
     def lap(self, stage: int, step: int, features: Mapping[str, float] | None) -> int:
@@ -60,19 +62,19 @@ class HostClock:
 
     def wait(self, futures: Sequence[Future], signal: Signal | None, deadline_ns: int | None) -> int:
         """See `Clock.wait`. Futures without `add_done_callback` are polled with a growing pause."""
-        pause_s, longest_s, now_ns = POLL_S[0], self._longest_s(futures), time.perf_counter_ns()
+        pause_s, longest_s = self._poll_s if self._polled(futures) else (3600.0, 3600.0)
+        now_ns = time.perf_counter_ns()
         while True:
             self.woken.clear()
             if (futures and all(f.done() for f in futures)) or (signal is not None and signal.is_set()):
                 return time.perf_counter_ns()
             if deadline_ns is not None and now_ns >= deadline_ns:
                 return now_ns
-            left_s = longest_s if deadline_ns is None else min(longest_s, (deadline_ns - now_ns) / 1e9)
-            self.woken.pause(min(left_s, pause_s) if longest_s == POLL_S[1] else left_s)
+            self.woken.pause(pause_s if deadline_ns is None else min(pause_s, (deadline_ns - now_ns) / 1e9))
             pause_s, now_ns = min(pause_s * 2, longest_s), time.perf_counter_ns()
 
-    def _longest_s(self, futures: Sequence[Any]) -> float:
-        """How long one sleep may last. Has every future that can call back wake this clock."""
+    def _polled(self, futures: Sequence[Any]) -> bool:
+        """Whether one of them must be looked at. Has every future that can call back wake this clock."""
         polled = False
         for future in futures:
             if getattr(future, "wakes", None) is not self.woken:
@@ -80,7 +82,7 @@ class HostClock:
                 polled = polled or call_back is None
                 if call_back is not None:
                     call_back(lambda _: self.woken.set())
-        return POLL_S[1] if polled else 3600.0
+        return polled
 
 
 class ClockSignal:
