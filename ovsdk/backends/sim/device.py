@@ -112,10 +112,10 @@ class VirtualClock:
     def enqueue_after(self, price_ns: int, step: int) -> None:
         """Let that time pass, then enqueue what was staged before."""
         kernel, ahead, staged = self.kernel, self._ahead, self.take_staged() if self.staged else ()
-        if self._lane is None:
-            kernel.run_until(kernel.now_ns + price_ns)
-        else:
+        if self._lane is not None:
             self._drive(self._lane.work(price_ns))
+        elif price_ns:
+            kernel.run_until(kernel.now_ns + price_ns)
         for flight in staged:
             if ahead is None:
                 self._drive(self.device.enqueue(flight, step, self._lane or FREE))
@@ -191,7 +191,7 @@ class SimFuture(Flight):
     """Handle of a simulated launch. The host may have the result when it is done; where it has been can be asked for then."""
 
     def __init__(self, clock: VirtualClock, program: Program, stream: str, call: Call | None, again: Again | None) -> None:
-        super().__init__(program, stream, call, clock.copies, again)
+        self.program, self.stream, self.call, self.copies, self.again = program, stream, call, clock.copies, again  # one call less a launch
         self._clock = clock
 
     def done(self) -> bool:

@@ -49,7 +49,7 @@ def short(stages: Stages, stage: int) -> Callable[[], object]:
             price_ns = clock.price_ns(stage, step, stages.features(stage, step))
         if clock.staged:
             clock.enqueue_after(price_ns, step)
-        else:
+        elif price_ns and not kernel.pass_until(begin_ns + price_ns):
             kernel.run_until(begin_ns + price_ns)
         settle()
         spent[stage] += kernel.now_ns - begin_ns
