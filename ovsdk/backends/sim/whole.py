@@ -16,7 +16,7 @@ import attrs
 from ...driver import LANES
 from ...ledger import LAUNCH, PLAN, PREPARE, RETIRE
 from ...report import Report
-from ...stages import told
+from ...spans import told
 from ...types import SERVER, Span
 from . import fixed
 from .ahead import Known
