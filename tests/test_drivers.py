@@ -551,7 +551,7 @@ def test_load_that_raises_says_so_and_closes_nothing_it_did_not_open(device):
             backend.load(always)
 
     executor = Loads()
-    with pytest.raises(OSError, match="batch (cpu|npu:0)"):
+    with pytest.raises(OSError, match=r"batch (cpu|npu:0)"):
         run(Count(1), executor, device)
     assert executor.closed == 0
 

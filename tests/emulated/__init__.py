@@ -1,0 +1,1 @@
+"""Tests that a child pytest runs on the emulated NPU."""
