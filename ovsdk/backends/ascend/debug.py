@@ -28,11 +28,11 @@ class _Now(threading.local):
 _now = _Now()
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[misc]
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operator, and on which stream it is launched."""
 
     def __init__(self, npu: Any, forks: Forks) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._npu, self._forks = npu, forks
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
