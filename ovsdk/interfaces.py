@@ -119,6 +119,7 @@ class Backend(Protocol):
 
     Optional: `timeout_s`, the most that a launch may take before it is a DeviceTimeout (None or absent: no limit);
     `drivers`, a mapping from the name of a driver to a factory that is used in place of ovsdk's own;
+    `staging(step)`, where `Executor.prepare` may make a step's input arrays, so that they are sent from where they are;
     `begin(depth)`, called when a run on it starts, before `Executor.open`;
     `mark(stage, call)`, which returns what is called in place of `call`, a host stage's work: to be seen by a profiler;
     `notes`, a sequence of lines that every Report of a run on it must say, read when the run has ended.

@@ -8,9 +8,11 @@ import signal
 # Read when torch or transformers is first imported, so set before any test module is.
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0", TOKENIZERS_PARALLELISM="false")
 
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import psutil
@@ -34,6 +36,14 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("needs the folder 'shared' beside the repository, which is not there")
     return SHARED
+
+
+@pytest.fixture
+def transformers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The package of that name. It imports torch_npu where that is installed, which fails without a runtime: so it does not find it."""
+    if "torch_npu" not in sys.modules:
+        monkeypatch.setitem(sys.modules, "torch_npu", None)
+    return pytest.importorskip("transformers", reason="needs transformers: pip install 'ovsdk[llm]'")
 
 
 def child_pids() -> set[int]:

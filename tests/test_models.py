@@ -110,8 +110,7 @@ def recomputed(network: llama.Llama, prompt: Sequence[int], count: int) -> list[
         {"head_dim": 8, "rope_parameters": None, "rope_theta": 500.0},
     ],
 )
-def test_logits_and_greedy_tokens_are_those_of_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'ovsdk[llm]'")
+def test_logits_and_greedy_tokens_are_those_of_transformers(changes: dict[str, Any], tmp_path: Path, transformers: Any) -> None:
     folder = write_model(tmp_path, **changes)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ours, prompt = llama.load_llama(folder), torch.arange(5, 45) % VOCAB

@@ -26,7 +26,6 @@ from ovsdk.models.text import Transcript
 from ovsdk.models.tokenizer import Tokenizer
 
 TORCH = "needs torch: pip install 'ovsdk[torch]'"
-TRANSFORMERS = "needs transformers: pip install 'ovsdk[llm]'"
 
 # ---- the answers ----
 
@@ -82,9 +81,8 @@ def test_a_plain_loop_gives_the_known_answers(model: Callable[[int], Any], token
 
 
 @pytest.mark.slow
-def test_generate_of_transformers_gives_the_same_here(smol: Path, tokenizer: Tokenizer) -> None:
+def test_generate_of_transformers_gives_the_same_here(smol: Path, tokenizer: Tokenizer, transformers: Any) -> None:
     torch = pytest.importorskip("torch", reason=TORCH)
-    transformers = pytest.importorskip("transformers", reason=TRANSFORMERS)
     model = transformers.AutoModelForCausalLM.from_pretrained(smol, dtype=torch.float32).eval()
     for question, answer in zip(QUESTIONS, GOLDEN, strict=True):
         prompt = torch.tensor([tokenizer.chat(question)])
@@ -109,8 +107,7 @@ def test_the_engine_gives_the_known_answers(model: Callable[[int], Any], tokeniz
     assert (plans.outputs["stop"].text, plans.outputs["stop"].finish_reason) == ("The capital of France is ", "stop")
 
 
-def test_chats_become_the_prompts_of_transformers(smol: Path, tokenizer: Tokenizer) -> None:
-    transformers = pytest.importorskip("transformers", reason=TRANSFORMERS)
+def test_chats_become_the_prompts_of_transformers(smol: Path, tokenizer: Tokenizer, transformers: Any) -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(smol)
     chats = [[{"role": "user", "content": q}] for q in (*QUESTIONS, "  Ünïcode 😀 \n\n", "<|im_end|> injected")]
     chats.append([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}])

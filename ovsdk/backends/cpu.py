@@ -32,6 +32,9 @@ from ._wire import AHEAD, Arena, Channel, Packed, by_value, nameless_file, pack
 START_S = 60.0
 """How long the device process may take to say that it is there (it takes some 40 ms)."""
 
+AUTOLOAD = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+"""Unless the user has it otherwise: this device is no torch plugin's, and one without its driver would let no torch be imported."""
+
 _BOOT = """# ovsdk cpu device
 import sys, types
 package = sys.modules["_ovsdk_device"] = types.ModuleType("_ovsdk_device")
@@ -238,7 +241,7 @@ def _start(cores: tuple[int, ...], threads: int, timeout_s: float) -> Link:
             process = subprocess.Popen(
                 [sys.executable, "-c", _boot((*fds, os.getpid(), cores, threads))],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+                env={**AUTOLOAD, **os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
                 pass_fds=fds,
                 start_new_session=True,  # Ctrl-C in a terminal goes to the whole group, and before Python can ignore it
             )

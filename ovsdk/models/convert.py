@@ -23,6 +23,7 @@ def main(source: Path, folder: Path) -> None:
         print(PHASE + next(phases), flush=True)
 
     say()
+    sys.modules["torch_npu"] = None  # type: ignore[assignment]  # transformers imports it where it is installed; that fails without CANN
     torch: Any = import_module("torch")
     transformers: Any = import_module("transformers")
     where = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}

@@ -88,8 +88,9 @@ def convert(source: Path, folder: Path, say: Progress) -> None:
 
     Raises OSError for a full disk, else ConfigError with the child's last words.
     """
-    # No model hub is asked for anything; one progress bar is enough; the child finds the packages that this process finds.
-    settings = {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # No model hub is asked for anything, no device plugin of torch starts; one progress bar is enough; it finds the packages found here.
+    settings = {"HF_HUB_OFFLINE": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TQDM_DISABLE": "1"}
+    settings |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, *PROGRAM, str(source), str(folder)]
     with subprocess.Popen(
         command, env={**os.environ, **settings}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"

@@ -20,6 +20,7 @@ import torch
 import torch_npu
 
 from ovsdk import Launch, StepError, hookimpl, open_backend, run
+from ovsdk.backends.ascend import task_queue
 from ovsdk.backends.ascend.emulator import LOST, Emulator, activate
 from ovsdk.errors import DeviceError, DeviceLost, DeviceMemoryExhausted, DeviceTimeout
 
@@ -108,8 +109,12 @@ def struck(strike: Callable[[], Any], depth: int, timeout_s: float = 20.0) -> De
 
 
 def works(depth: int) -> None:
-    """A backend that is opened now gives right results."""
+    """A backend that is opened now gives right results, or in one case of a hundred says at once that it takes a new process."""
     scheduler = Count(5)
+    if 0 in task_queue._stuck:
+        with pytest.raises(DeviceLost, match="npu:0 cannot be opened in this process any more: start a new one"):
+            open_backend("ascend:0")
+        return
     with open_backend("ascend:0", timeout_s=20) as device:
         report = run(scheduler, Engine(), device, depth=depth)
     assert right(scheduler) == [0, 1, 2, 3, 4]
@@ -211,7 +216,7 @@ def test_a_launch_that_failed_may_be_abandoned_and_its_device_goes_on() -> None:
 def test_a_task_queue_that_has_ended_cannot_be_asked_for_again() -> None:
     def test(npu: Emulator) -> None:
         struck(lambda: npu.fault("aclnnAdd", AICORE), 2)
-        with pytest.raises(ValueError, match=r"task_queue=1 cannot be had in this process, where it ended: .*aclnnAdd"):
+        with pytest.raises((ValueError, DeviceLost), match=r"cannot be .* in this process.* ended: .*aclnnAdd"):
             open_backend("ascend:0", task_queue=1)
 
     in_child(test)

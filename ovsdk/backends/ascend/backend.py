@@ -1,13 +1,8 @@
 """What `open_backend("ascend:0")` makes: one NPU through torch_npu, on its own three streams.
 
-torch_npu launches through a queue of its own (TASK_QUEUE_ENABLE 0, 1, 2), whose traits shape this file (seen in 2.13.0):
-
-    an error in it comes late       the next launch raises it, once, and later launches are dropped without a word; events that were
-                                    recorded behind it count as having happened, which is why launches bring a number back
-    and ends it for the process     its thread is gone, and restarting the device brings none back. Without the queue
-                                    (level 0) the process can go on: `close` sees to that, and the next backend says so
-    it hides from `Stream.query`    which waits until the queue is empty, as `Event.elapsed_time` does; so times are asked of the
-                                    runtime itself
+torch_npu launches through a task queue of its own, see `task_queue`. Behind an error in it an event counts as having happened that
+never did, which is why launches bring a number back (`_streams`), and `Event.elapsed_time` first waits for the queue to be
+empty, so times are asked of the runtime itself (seen in 2.13.0).
 """
 
 from __future__ import annotations
@@ -23,6 +18,7 @@ os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # before torch come
 from ...errors import BackendUnavailable, ConfigError, DeviceLost
 from ...types import Capabilities
 from .._torch import Accelerator, TorchBackend
+from . import task_queue as queue
 from .acl_errors import understand
 from .chips import on_chip
 from .debug import joined
@@ -31,10 +27,6 @@ from .graphs import KEYS, Graphs
 from .marks import marker
 from .probe import reason
 from .syncs import Syncs
-
-QUEUE_LEVELS = (0, 1, 2)
-_ended: dict[int, str] = {}
-"""Device -> why torch_npu's task queue has ended in this process."""
 
 
 class AscendBackend(TorchBackend):
@@ -72,7 +64,7 @@ class AscendBackend(TorchBackend):
         npu = _torch_npu()
         _check_device(npu, device)
         _check_seconds(timeout_s=timeout_s, load_timeout_s=load_timeout_s)
-        _set_queue(npu, device, task_queue)
+        queue.choose(npu, device, task_queue)
         self._npu, self._cores = npu, {"cube_num": cube_cores, "vector_num": vector_cores}
         self.syncs = Syncs(syncs)
         self.graphs = Graphs(npu, graphs, keys=graph_keys, timeout_s=timeout_s, call=self.syncs.call)
@@ -93,7 +85,7 @@ class AscendBackend(TorchBackend):
     def notes(self) -> tuple[str, ...]:
         """What a report must say beside its figures."""
         emulated = ("EMULATED NPU: times are those that the emulator was told, not a device's",) if active() else ()
-        ended = tuple(f"without torch_npu's task queue (level 0), which ended in this process: {why}" for why in _ended.values())
+        ended = tuple(f"without torch_npu's task queue (level 0), which ended in this process: {why}" for why in queue.ended.values())
         return (*emulated, *ended, *self.syncs.notes(), *self.graphs.notes())
 
     def begin(self, depth: int) -> None:
@@ -110,7 +102,7 @@ class AscendBackend(TorchBackend):
             self._npu.reset_stream_limit(self.stream().compute)
         super().close()
         if self.lost is not None:
-            _without_queue(self._npu, self.index, str(self.lost))
+            queue.go_without(self._npu, self.index, str(self.lost), self.stream().compute)
         self.graphs.close()
 
     def _limit(self) -> None:
@@ -150,36 +142,13 @@ def _check_seconds(**seconds: Any) -> None:
             raise ConfigError(f"{name} is a time in seconds, more than 0 and less than 1e9; got {value!r}")
 
 
-def _set_queue(npu: Any, device: int, level: Any) -> None:
-    if level is None:
-        return
-    if level not in QUEUE_LEVELS or isinstance(level, bool):
-        raise ConfigError(
-            f"task_queue is torch_npu's task-queue level, one of {QUEUE_LEVELS}, or None: as TASK_QUEUE_ENABLE has it; got {level!r}"
-        )
-    if level and device in _ended:
-        raise ConfigError(f"task_queue={level} cannot be had in this process, where it ended: {_ended[device]}; start a new process")
-    npu.set_task_queue_enable(level)
-
-
-def _without_queue(npu: Any, device: int, why: str) -> None:
-    """Launch directly from now on: the queue's thread has ended, and launches that are put there never come back."""
-    if not npu.get_task_queue_enable():
-        return
-    _ended[device] = why
-    try:
-        npu.set_task_queue_enable(0)
-    except RuntimeError:  # the error that the queue had not raised yet
-        npu.set_task_queue_enable(0)
-
-
 def _meet(npu: Any, device: int, opening: Callable[[], None]) -> None:
     """Open a device. One that does not answer is restarted, once: what it has to do is aborted, and its streams are made anew."""
     try:
         opening()
     except (RuntimeError, DeviceLost) as error:
         try:
-            _without_queue(npu, device, str(error))
+            queue.go_without(npu, device, str(error))
             npu.stop_device(device)
             npu.restart_device(device, rebuild_all_resources=True)
             opening()
