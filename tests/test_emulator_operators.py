@@ -17,6 +17,26 @@ def test_operators(level: int) -> None:
     run_emulated("test_operators.py", task_queue=level)
 
 
+AFTERWARDS = """
+import torch, torch_npu
+x = torch.arange(5.0).npu()
+try:
+    torch.searchsorted(x, x).cpu()
+except RuntimeError:
+    pass
+print("READ", (x + 1).cpu())
+"""
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_nothing_is_read_from_a_device_that_has_refused_an_operator(level: int) -> None:
+    """torch_npu raises the refusal once; what its queue drops from then on would be read as whatever was in memory."""
+    done = emulated(sys.executable, "-c", AFTERWARDS, task_queue=level)
+    assert done.returncode != 0
+    assert "READ" not in done.stdout
+    assert "SearchSorted" in done.stderr
+
+
 def test_an_operator_of_the_graph_engine_is_refused_by_name() -> None:
     """torch_npu takes those where it finds no aclnn operator. Its queue has no way back from the error: a process of its own."""
     done = emulated(sys.executable, "-c", "import torch, torch_npu; torch.ones(3, device='npu').std(); torch.npu.synchronize()")

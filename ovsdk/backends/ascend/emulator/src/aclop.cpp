@@ -1,10 +1,16 @@
 // Operators of the graph engine (aclop): torch_npu falls back to them where it finds no aclnn operator. None is emulated. What
 // describes one is accepted and says nothing; it is the execution that is refused, for that knows the operator's name.
+//
+// A refusal takes the device with it: torch_npu raises it once and drops what its task queue is given from then on, so what a program
+// reads back later is whatever was in memory. On a lost device that is an error, too.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "codes.h"
+#include "device.h"
 #include "runtime.h"
+#include "state.h"
 
 static int description;  // what every description points to
 
@@ -39,6 +45,10 @@ ACCEPT(aclopSetAttrListListInt)
 ACCEPT(aclopSetAttrString)
 
 int aclopCompileAndExecute(const char* operator_name) {
+  {
+    emu::Lock lock = emu::locked();
+    if (emu::Device* device = emu::current_device()) emu::lose(*device, emu::code::not_emulated);
+  }
   return emu::not_emulated((std::string(operator_name) + " (an operator of the graph engine, for want of an aclnn one)").c_str());
 }
 
