@@ -753,3 +753,10 @@ def test_tiling_imports_no_torch_and_no_numpy():
     code = "import sys, ovsdk.tiling as t; [t.operator_named(n) for n in t.OPERATORS]; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"torch", "numpy", "triton", "pluggy"} & set(done.stdout.split()) <= {"pluggy"}
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATORS if name != "elementwise"])  # which takes any number of inputs
+@pytest.mark.parametrize("shapes", [(), ((8, 16),) * 20], ids=["none", "twenty"])
+def test_a_wrong_number_of_inputs_is_a_tiling_error(name, shapes):
+    with pytest.raises(TilingError, match=name):
+        plan(operator_named(name), tiling_spec(name, shapes, capacity=4), platform_named("910B3"), values=(1,))

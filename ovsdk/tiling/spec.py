@@ -75,6 +75,13 @@ class TilingSpec(NamedTuple):
                 return value
         return default
 
+    def inputs(self, *names: str) -> tuple[tuple[int, ...], ...]:
+        """The shapes, one for each of these inputs. Raises TilingError for more or less."""
+        if len(self.shapes) != len(names):
+            seen = ", ".join(map(str, self.shapes)) or "none"
+            raise TilingError(f"{self.op}: {len(self.shapes)} shapes ({seen}); needed: {len(names)}, of {' and '.join(names)}")
+        return self.shapes
+
 
 def tiling_spec(
     op: str, shapes: Iterable[Sequence[int]], dtypes: str | Iterable[str] = "float16", capacity: int = 0, **attributes: int

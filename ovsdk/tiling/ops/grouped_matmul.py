@@ -168,7 +168,7 @@ def widest(a: Sequence[int], bands: int) -> int:
 
 def read(spec: TilingSpec, platform: Platform) -> list[int]:
     """The arguments from shapes (rows, k) and (experts, k, columns); attributes: list_type (default 1), padded. Raises TilingError."""
-    x, weights = spec.shapes
+    x, weights = spec.inputs("x", "weights")
     kind = spec.attribute("list_type", COUNTS)
     if len(x) != 2 or len(weights) != 3 or x[1] != weights[1]:
         raise TilingError(f"grouped_matmul: shapes {x} and {weights}; allowed: (rows, k) and (experts, k, columns)")

@@ -194,7 +194,7 @@ def assign(a: Sequence[int], out: MutableSequence[int], groups: int) -> None:
 
 def read(spec: TilingSpec, platform: Platform) -> list[int]:
     """The arguments. Raises TilingError for a rank over the limit."""
-    (shape,) = spec.shapes
+    (shape,) = spec.inputs("x")
     rank = len(shape)
     if rank > MOST_RANK:
         raise TilingError(f"reduce: rank {rank} of shape {shape}, at most {MOST_RANK}")

@@ -115,7 +115,7 @@ def place(a: Sequence[int], v: Sequence[int], out: MutableSequence[int]) -> None
 
 def read(spec: TilingSpec, platform: Platform) -> list[int]:
     """The arguments. repeat: shape (rows, ...), attribute out_rows; gather: shape (blocks, rows, ...). Raises TilingError."""
-    (shape,) = spec.shapes
+    (shape,) = spec.inputs("x")
     gather = spec.op == "gather"
     if len(shape) < 1 + gather:
         raise TilingError(f"{spec.op}: shape {shape}; allowed: {'(blocks, rows, ...)' if gather else '(rows, ...)'}")

@@ -241,7 +241,7 @@ def read(spec: TilingSpec, platform: Platform) -> list[int]:
 
     Attributes: kv_block (default 512), whole, exact. Raises TilingError.
     """
-    query, cache = spec.shapes
+    query, cache = spec.inputs("query", "cache")
     if len(query) not in (3, 4) or len(cache) != 4 or query[0] != cache[0] or query[-1] != cache[-1]:
         raise TilingError(f"split_kv: shapes {query} and {cache}; allowed: (b, [t,] h, d) and (b, s, h_kv, d)")
     kv_heads, block = cache[2], spec.attribute("kv_block", 512)

@@ -169,7 +169,7 @@ def topk_cost(a: Sequence[int], block: int, held: int, count: int) -> int:
 
 def read_topk(spec: TilingSpec, platform: Platform) -> list[int]:
     """The arguments from a shape (..., columns). Raises TilingError."""
-    (shape,) = spec.shapes
+    (shape,) = spec.inputs("x")
     if not shape:
         raise TilingError("topk: shape (); allowed: one dimension or more")
     item = itemsize(spec.dtypes[0])
