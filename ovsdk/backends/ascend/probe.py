@@ -7,6 +7,7 @@ two packages and whether they fit, a runtime (CANN's or the emulated one), the d
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import re
@@ -77,6 +78,7 @@ def _loader_folders(environ: Mapping[str, str]) -> Iterator[Path]:
     return (Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder)
 
 
+@functools.cache  # a probe runs whenever a backend is opened, and what is installed does not change under a process
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
@@ -84,6 +86,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@functools.cache
 def _wanted_torch() -> str | None:
     """The version of torch that torch_npu says it needs, such as `==2.13.0.*`."""
     requirements = importlib.metadata.requires("torch_npu") or ()
