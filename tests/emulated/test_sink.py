@@ -10,13 +10,12 @@ import torch  # noqa: F401 (before torch_npu: activates the emulator)
 import torch_npu  # noqa: F401 (torchair is in it)
 
 import ovsdk
-from ovsdk.backends.ascend.sink import switch
 
 
 def test_an_emulated_npu_sinks_nothing() -> None:
     config = SimpleNamespace(mode="max-autotune", experimental_config=SimpleNamespace(tiling_schedule_optimize=False))
     with ovsdk.open_backend("ascend") as npu:
-        sink = switch(config, ["FusedInferAttentionScore"], static=True, facts=npu.capabilities.facts)
+        sink = npu.sink(config, ["FusedInferAttentionScore"], static=True)
     assert sink.operators == ()
     (told,) = sink.refusals  # the SoC and all else would do
     assert "an emulated NPU has none" in told

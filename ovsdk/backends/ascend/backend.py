@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from .emulator import active
 from .graphs import KEYS, Graphs
 from .marks import marker
 from .probe import reason
+from .sink import Own, Sink, switch
 from .syncs import Syncs
 
 
@@ -93,6 +94,10 @@ class AscendBackend(TorchBackend):
         self.graphs.instances = max(2, depth)
         self.graphs.reset()
         self.syncs.reset()
+
+    def sink(self, config: Any, operators: Iterable[str | Own], *, static: bool) -> Sink:
+        """Let tilings of a GE graph sink to the AICPU where this device can; says which, and why others do not: see `sink.switch`."""
+        return switch(config, operators, static=static, facts=self.capabilities.facts)
 
     def close(self) -> None:
         """See `TorchBackend.close`."""
