@@ -2,23 +2,28 @@
 
 The host's work is a fixed amount of pure Python, divided as an engine's: planning and preparing 40 % each, retiring 20 %.
 How much is calibrated before each round, in a run like those that follow: the same work takes longer there than in a tight loop,
-and a machine's speed drifts. D and S are what the runs had, not what was asked for. The switch interval is the interpreter's.
+and a machine's speed drifts. D and S are what the runs had, not what was asked for: S is the CPU time of the host's work while a
+launch runs, so it does not count a thread's wait for the GIL. A gap counts where S < D: else the device has to wait for the host.
+The switch interval is the interpreter's.
 
-The device is the `cpu` backend, a process. Two others show what of a gap is the machine's: a process behind a plain Pipe, and
-a thread, whose core the host's work keeps warm, and which therefore sleeps to the end and needs no other to look at the clock.
+The device is the `cpu` backend, a process; the host is kept off its core, as an accelerator has none of the host's. Two others show
+what of a gap is the machine's: a process behind a plain Pipe, and a thread, whose core the host's work keeps warm, and which
+therefore sleeps to the end and needs no other to look at the clock.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import _loops
 from _on_device import Sleeper
 from _pipe_device import pipe_device
-from _table import Row, alternate, median, quantile, tail
+from _table import FEWEST, Row, alternate, median, quantile, tail
 from _trial import Recording, Trial, from_report, ideal, ideal_rows, step_rows
 
 import ovsdk
@@ -79,17 +84,18 @@ class Busy:
     def __init__(self, steps: int, turns: float, work: Method, duration_ns: int) -> None:
         self.steps, self.launched = steps, Launch("sleep", fn=work, inputs=(duration_ns,))
         self.turns = {stage: round(turns * share) for stage, share in SHARE.items()}
+        self._spent_ns = {stage: [0] * (steps + 2) for stage in SHARE}
 
     def plan(self, ask: Ask) -> int | Answer:
         """A batch, `steps` times."""
         if ask.step == self.steps:
             return CLOSED
-        compute(self.turns["plan"])
+        self._work("plan", ask.step - 1)
         return ask.step
 
     def prepare(self, step: int, batch: int) -> int:
         """Only work."""
-        compute(self.turns["prepare"])
+        self._work("prepare", step - 1)
         return batch
 
     def launch(self, step: int, inputs: int) -> Launch:
@@ -98,7 +104,16 @@ class Busy:
 
     def retire(self, step: int, batch: int, result: None) -> None:
         """Only work."""
-        compute(self.turns["retire"])
+        self._work("retire", step + 1)
+
+    def _work(self, stage: str, meanwhile: int) -> None:
+        begin_ns = time.thread_time_ns()
+        compute(self.turns[stage])
+        self._spent_ns[stage][meanwhile + 1] += time.thread_time_ns() - begin_ns  # a list a stage: threads share none
+
+    def host_ns(self, warm: int) -> tuple[int, ...]:
+        """CPU time between two launches' begins: the work that, two steps in flight, is there to be done while the first of them runs."""
+        return tuple(map(sum, zip(*(spent[warm + 1 : self.steps] for spent in self._spent_ns.values()), strict=True)))
 
 
 class Case:
@@ -121,14 +136,14 @@ class Case:
 def driven(case: Case, device: Any, work: Method, driver: str, depth: int) -> Trial:
     """One run of ovsdk's."""
     busy = case.busy(work)
-    return from_report(ovsdk.run(busy, busy, device, driver=driver, depth=depth), case.warm)
+    return from_report(ovsdk.run(busy, busy, device, driver=driver, depth=depth), case.warm)._replace(host_ns=busy.host_ns(case.warm))
 
 
 def looped(case: Case, device: Any, work: Method, loop: _loops.Loop) -> Trial:
     """One run of a loop written by hand."""
     busy, stream = case.busy(work), Recording(device.stream())
     loop(busy, busy, stream)
-    return stream.trial(case.warm)
+    return stream.trial(case.warm)._replace(host_ns=busy.host_ns(case.warm))
 
 
 class Devices(NamedTuple):
@@ -160,28 +175,46 @@ def rows(case: str, trials: Mapping[str, list[Trial]]) -> Iterator[Row | str]:
     yield from ideal_rows(case, best)
     for name, runs in trials.items():
         yield from step_rows(f"{case}, {name}", runs, best, STEP_TARGET if name in DRIVERS else None)
-    host_ns = [ns for run in trials["inline"] for ns in run.host_ns]
-    yield median(f"{case}, inline: host time", [ns / 1e6 for ns in host_ns], "ms")
-    targets = GAP_TARGET_US
-    if quantile(host_ns, 0.5) >= best.device_ns:
-        targets = NO_TARGETS
-        yield f"{case}: the host was slower than the device, so the gaps have no target: run this on a quieter machine"
+    yield median(f"{case}, inline: host time", [ns / 1e6 for run in trials["inline"] for ns in run.host_ns], "ms")
     for name in (*DRIVERS, *OTHER_DEVICES):
-        yield from gap_rows(f"{case}, {name}", trials[name], targets if name in DRIVERS else NO_TARGETS)
+        yield from gap_rows(f"{case}, {name}", trials[name], GAP_TARGET_US if name in DRIVERS else NO_TARGETS)
 
 
-def gap_rows(name: str, runs: list[Trial], targets: Targets) -> Iterator[Row]:
-    """How long the device idled between two launches."""
-    gaps_us = [gap / 1e3 for run in runs for gap in run.gaps_ns]
-    yield median(f"{name}: device gap", gaps_us, "us", targets[0])
-    yield tail(f"{name}: device gap", gaps_us, "us", targets[1])
+def gap_rows(name: str, runs: list[Trial], targets: Targets) -> Iterator[Row | str]:
+    """How long the device idled between two launches, where the host's work took less time than the first of them."""
+    pairs = [(gap, host < run.device_ns) for run in runs for gap, host in zip(run.gaps_ns, run.host_ns, strict=True)]
+    gaps_us = [gap / 1e3 for gap, counts in pairs if counts]
+    yield Row(f"{name}: gaps where S < D", 100 * len(gaps_us) / len(pairs), "%")
+    if len(gaps_us) < FEWEST:
+        targets = NO_TARGETS
+        yield f"{name}: S < D in {len(gaps_us)} gaps only, so they have no target: run this on a quieter machine"
+    if gaps_us:
+        yield median(f"{name}: device gap", gaps_us, "us", targets[0])
+        yield tail(f"{name}: device gap", gaps_us, "us", targets[1])
+
+
+@contextlib.contextmanager
+def off(cores: Collection[int]) -> Iterator[None]:
+    """Keep this thread, and threads that it starts, off these cores if it has others and the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, allowed - set(cores) or allowed)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def measure(quick: bool) -> Iterator[Row | str]:
     """Both host times on one device process."""
     rounds, steps, warm = effort = EFFORT[quick]
     yield f"{rounds} alternating runs of {steps} steps each, after one of each that is dropped, each without its first {warm} steps"
-    with ovsdk.open_backend("cpu") as cpu, ovsdk.open_backend("thread") as thread, pipe_device(cpu.capabilities.facts["cores"]) as pipe:
+    with ovsdk.open_backend("cpu") as cpu, ovsdk.open_backend("thread") as thread, contextlib.ExitStack() as opened:
+        cores = cpu.capabilities.facts["cores"]
+        pipe = opened.enter_context(pipe_device(cores))
+        opened.enter_context(off(cores))
         devices = Devices((cpu, cpu.load(Sleeper).work), (pipe, pipe.load(Sleeper).work), (thread, thread.load(Sleeper).rest))
         for host_ms in HOST_MS:
             case = Case(host_ms, effort)

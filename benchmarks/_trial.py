@@ -31,7 +31,7 @@ class Trial(NamedTuple):
     gaps_ns: tuple[int, ...]
     """Between a launch's end and the next one's begin."""
     host_ns: tuple[int, ...] = ()
-    """Time in host stages, of each step; empty if not measured, or in two threads, which count each other's turn at the GIL."""
+    """Time in host stages, of each step; empty if not measured. Spans of two threads do not: they count each other's turn at the GIL."""
 
 
 def from_spans(spans: Iterable[tuple[int, int]], host_ns: Iterable[int] = ()) -> Trial:

@@ -98,8 +98,25 @@ class Ledger:
         if prepared < planned:
             self.begun[PREPARE] = prepared + 1
             return PREPARE
+        return self._begin_turn(planned, done, retired, self.amends and amended == retired < planned)
+
+    def begin_scheduling(self) -> int:
+        """`begin_next` for the scheduling lane of a run with two lanes and without amends: another lane prepares and launches."""
+        planned, _, _, _, done, retired = self.ended
+        return self._begin_turn(planned, done, retired, False)
+
+    def begin_launch(self) -> bool:
+        """Begin the next launch if it may begin: for the one lane that launches, which ends one before it begins another."""
+        _, prepared, launched, amended, _, _ = self.ended
+        if launched < prepared and launched == amended:
+            self.begun[LAUNCH] = launched + 1
+            return True
+        return False
+
+    def _begin_turn(self, planned: int, done: int, retired: int, amend_due: bool) -> int:
+        """Begin the scheduler's turn, plan or retire, or return what the run needs; the counters are those that have ended."""
         is_open = self.state == OPEN
-        if is_open and planned < retired + self.depth and not (self.amends and amended == retired < planned):
+        if is_open and planned < retired + self.depth and not amend_due:
             self.begun[PLAN] = planned + 1
             self.asks += 1
             return PLAN

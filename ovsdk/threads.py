@@ -22,6 +22,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
+from functools import partial
 from typing import Any
 
 from .driver import Driver, sooner
@@ -30,7 +31,7 @@ from .ledger import AMEND, DEVICE, LAUNCH, PLAN, PREPARE, RETIRE
 from .stages import Stages, Step
 from .types import BLOCKED, MOVED, Progress
 
-SCHEDULING, LAUNCHING = (AMEND, PLAN, RETIRE), (LAUNCH,)
+SCHEDULING = (AMEND, PLAN, RETIRE)
 WAKE_NS = 50_000
 """What it costs to wake the other thread and wait for it: 54 us in the median, measured with two threads on two cores."""
 ACK_S = 1.0
@@ -46,7 +47,9 @@ class ThreadsDriver(Driver):
         super().__init__(stages)
         stages.launch_lane, self._there = "execution", stages.moves("execution")
         self.input_queue, self.output_queue = input_queue, output_queue
-        self._scheduling = SCHEDULING if stages.amends else SCHEDULING[1:]
+        own = stages.moves(self.lane)
+        self._plan_only, self._moves = own[PLAN], (self._plan, own[1], own[2], self._amend, own[4], own[5])
+        self._begin_next = partial(self.ledger.begin_first, SCHEDULING) if stages.amends else self.ledger.begin_scheduling
         self._out = 0  # steps on their way through the execution thread
         self._resumed_ns = self.clock.now_ns()
         """When the scheduling thread last came back from a wait or a hand-over."""
@@ -59,17 +62,6 @@ class ThreadsDriver(Driver):
 
     # ---- scheduling thread ----
 
-    def advance(self, timeout_s: float | None = None) -> Progress:
-        """See `Driver.advance`. Raises what ended the execution thread, if something did, when it waits for a step."""
-        stage = self.ledger.begin_first(self._scheduling)
-        if stage < 0:
-            return self._need(stage, timeout_s)
-        if stage == AMEND:
-            self._amend()
-        else:
-            self._move(stage)
-        return MOVED
-
     def _take_all_back(self) -> None:
         try:
             while self._out:
@@ -77,10 +69,10 @@ class ThreadsDriver(Driver):
         except queue.Empty:
             pass
 
-    def _move(self, stage: int) -> None:
+    def _plan(self) -> None:
         planned = self.ledger.ended
         before = planned[PLAN]
-        self._moves[stage]()
+        self._plan_only()
         if planned[PLAN] > before:
             self._hand_over(self.stages.steps[before % self.ledger.depth])
 
@@ -109,7 +101,7 @@ class ThreadsDriver(Driver):
 
     def _goes_on(self) -> bool:
         """Whether this thread has something to compute now, and would keep the GIL."""
-        if self.ledger.next_of(self._scheduling) >= 0:
+        if self.ledger.next_of(SCHEDULING) >= 0:
             return True
         oldest = self.stages.oldest()
         return bool(oldest.futures) and all(f.done() for f in oldest.futures)
@@ -187,10 +179,10 @@ class ThreadsDriver(Driver):
             self._finish(step)
             self._hand_back(step)
         else:
-            self.ledger.begin(PREPARE)
+            self.ledger.begun[PREPARE] += 1  # it was handed over, so it is planned
             self._there[PREPARE]()
             self._prepared.append(step)
-        while self._prepared and self.ledger.begin_first(LAUNCHING) == LAUNCH:
+        while self._prepared and self.ledger.begin_launch():
             self._there[LAUNCH]()
             self._hand_back(self._prepared.popleft())
         self._took_ns = max(self.clock.now_ns() - begin_ns, self._took_ns - (self._took_ns >> 4))

@@ -222,10 +222,12 @@ class Arena:
 
 
 class Channel:
-    """One end of the wire. Sending and receiving may be done by two threads, each of them by one at a time."""
+    """One end of the wire. Sending and receiving may be done by two threads, each of them by one at a time. `send`: as the socket's."""
 
-    def __init__(self, sock: socket.socket, outgoing: Arena, incoming: Arena) -> None:
-        self._sock, self._outgoing, self._incoming = sock, outgoing, incoming
+    def __init__(
+        self, sock: socket.socket, outgoing: Arena, incoming: Arena, send: Callable[[bytes | bytearray, int], int] | None = None
+    ) -> None:
+        self._sock, self._outgoing, self._incoming, self._send = sock, outgoing, incoming, send or sock.send
         self._outbox, self._inbox, self._read = bytearray(), b"", 0
         self._chunk = memoryview(bytearray(CHUNK))
 
@@ -262,7 +264,7 @@ class Channel:
 
     def _offer(self, data: bytes | bytearray) -> int:
         try:
-            return self._sock.send(data, _QUIET)
+            return self._send(data, _QUIET)
         except BlockingIOError:
             return 0
 

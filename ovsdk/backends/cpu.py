@@ -27,6 +27,7 @@ from ..interfaces import Future, Signal
 from ..types import RESIDENT_KEYS, Capabilities, Launch, Method, Resident, bind
 from ._fd_signal import FdSignal
 from ._link import CpuFuture, Link
+from ._send import keeping_gil
 from ._wire import AHEAD, Arena, Channel, Packed, by_value, nameless_file, pack
 
 START_S = 60.0
@@ -234,7 +235,7 @@ def _start(cores: tuple[int, ...], threads: int, timeout_s: float) -> Link:
         raise ConfigError("this interpreter does not know its own path (sys.executable), so it cannot start a device process")
     ours, theirs = socket.socketpair()
     outgoing, incoming = nameless_file(), nameless_file()
-    channel = Channel(ours, Arena(outgoing), Arena(incoming))
+    channel = Channel(ours, Arena(outgoing), Arena(incoming), keeping_gil(ours))
     fds = (theirs.detach(), outgoing, incoming)
     try:
         with _released(fds[0]):
