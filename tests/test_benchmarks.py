@@ -117,7 +117,7 @@ def test_runs_that_gave_other_tokens_are_not_compared() -> None:
 
 @pytest.mark.parametrize(("host_ms", "aimed"), [(3.9, True), (4.0, False)])
 def test_gaps_have_a_target_only_where_the_host_is_faster_than_the_device(host_ms: float, aimed: bool) -> None:
-    seen = trial.from_spans(fifo([4_000_000] * 3, [5000] * 3), host_ns=[round(host_ms * 1e6)])
+    seen = trial.from_spans(fifo([4_000_000] * 101, [5000] * 101), host_ns=[3_900_000] * 99 + [round(host_ms * 1e6)])
     names = ("serial (depth 1)", *sleep_device.DRIVERS, *sleep_device.OTHER_DEVICES)
     shown = list(sleep_device.rows("case", {name: [seen] for name in names}))
     gaps = {row.name: row.target for row in shown if isinstance(row, Row) and "device gap" in row.name}
@@ -125,6 +125,24 @@ def test_gaps_have_a_target_only_where_the_host_is_faster_than_the_device(host_m
     assert list(ours.values()) == ([35.0, 170.0] if aimed else [None, None]) * 2
     assert {gaps[name] for name in gaps.keys() - ours.keys()} == {None}
     assert any("no target" in str(row) for row in shown) is not aimed
+
+
+def test_a_gap_for_which_the_device_had_to_wait_for_the_host_does_not_count() -> None:
+    seen = trial.from_spans(fifo([4_000_000] * 4, [5000, 999_000, 7000, 0]), host_ns=[3_000_000, 4_990_000, 3_999_000])
+    share, _, median, highest = sleep_device.gap_rows("x", [seen], sleep_device.NO_TARGETS)
+    assert (round(share.value), median.value, highest.value) == (67, 6.0, 7.0)
+
+
+def test_host_work_counts_for_the_launch_during_which_it_is_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that counts calls of `compute`: retire(k-1), plan(k+1) and prepare(k+1) while k runs."""
+    clock = [0]
+    monkeypatch.setattr(sleep_device.time, "thread_time_ns", lambda: clock[0])
+    monkeypatch.setattr(sleep_device, "compute", lambda turns: clock.__setitem__(0, clock[0] + turns))
+    busy = sleep_device.Busy(6, 10.0, int, 0)
+    busy.turns = {"plan": 1, "prepare": 10, "retire": 100}
+    ovsdk.run(busy, busy, "thread", depth=2)
+    assert busy.host_ns(0) == (11, 111, 111, 111, 111)
+    assert busy.host_ns(2) == (111, 111, 111)
 
 
 def test_calibration_scales_the_work_to_the_time_it_took(monkeypatch: pytest.MonkeyPatch) -> None:

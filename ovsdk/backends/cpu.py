@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from ..types import RESIDENT_KEYS, Capabilities, Launch, Method, Resident, bind
 from ._fd_signal import FdSignal
 from ._link import CpuFuture, Link
 from ._send import keeping_gil
-from ._wire import AHEAD, Arena, Channel, Packed, by_value, nameless_file, pack
+from ._wire import AHEAD, Arena, Channel, Packed, by_value, nameless_file, pack, plain
 
 START_S = 60.0
 """How long the device process may take to say that it is there (it takes some 40 ms)."""
@@ -87,8 +88,9 @@ class CpuStream:
 
     def _pack(self, launch: Launch) -> Packed:
         message = self._message(launch)
+        named, args, kwargs = message[0] == "method", message[-2], message[-1]
         try:
-            return pack(message, by_value)
+            return pack(message, pickle.dumps if named and plain(args) and plain(kwargs.values()) else by_value)
         except Exception as error:
             raise _unsendable(launch, error) from error
 
