@@ -289,13 +289,13 @@ def test_written_out_or_called_the_maximum_is_the_same(draw: Any) -> None:
 
 def test_without_sources_the_law_calls_its_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     law = recurrence(max)
-    assert maxplus._written_out(law) is not law
+    assert maxplus.rewritten(law, maxplus._WriteOut()) is not law
 
     def missing(_: object) -> str:
         raise OSError("no source")
 
     monkeypatch.setattr(inspect, "getsource", missing)
-    assert maxplus._written_out(law) is law
+    assert maxplus.rewritten(law, maxplus._WriteOut()) is law
 
 
 DURATIONS = ("host", "launcher", "device", "aicpu", "sync")

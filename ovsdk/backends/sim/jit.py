@@ -5,6 +5,7 @@ It pays for long chains that have been `typed`, and for few replicas; to compile
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.util
 from typing import Any
@@ -14,13 +15,13 @@ import numpy as np
 from ...errors import ConfigError
 from . import vector
 from .columns import Columns
-from .maxplus import Arithmetic, recurrence
+from .maxplus import Arithmetic, recurrence, rewritten
 
 FEW = 200
 """Fewer replicas go faster one by one in compiled code; more of them go faster in numpy, which need not turn the columns."""
 DURATIONS, SHARED = ("host", "launcher", "device", "aicpu", "sync"), ("stream", "note", "waits")
-PLACE = np.uint64
-"""Of places in `times`: an index that is never negative saves a comparison a row."""
+SMALL, LARGE = {"stream": np.uint32}, {"stream": np.uint64}
+"""What columns are made of, if not of int32 or int64. A place in `times` that is never negative saves a comparison a row."""
 
 
 def available() -> bool:
@@ -46,23 +47,50 @@ def arrays(replicas: int) -> Arithmetic:
 
 
 def typed(columns: Columns) -> Columns:
-    """The columns as the compiled law reads them. It takes lists too, and converts them each time."""
-    return columns._replace(**{name: _typed(name, getattr(columns, name)) for name in (*DURATIONS, *SHARED)})
+    """The columns as the compiled law reads them soonest: of 32 bits each where they fit, for long ones have to be fetched from memory.
+
+    The law takes lists too, and converts them each time.
+    """
+    given: dict[str, Any] = {name: np.asarray(getattr(columns, name), np.int64) for name in (*DURATIONS, *SHARED)}
+    narrow = all(column.max(initial=0) < 1 << 31 for column in given.values())
+    return columns._replace(**{name: column.astype(_kind(name, narrow)) for name, column in given.items()})
+
+
+def _kind(name: str, narrow: bool) -> type[np.integer[Any]]:
+    return SMALL.get(name, np.int32) if narrow else LARGE.get(name, np.int64)
 
 
 def _typed(name: str, column: Any) -> Any:
-    return np.asarray(column, PLACE if name == "stream" else np.int64)
+    return column if isinstance(column, np.ndarray) else np.asarray(column, _kind(name, False))
 
 
 def _zeros(*shape: int) -> Any:
     return np.zeros(shape, np.int64)
 
 
+class _ByIndex(ast.NodeTransformer):
+    """`for x, y in zip(xs, ys)` becomes `for row in range(len(xs))`, which numba makes a faster loop of: two thirds of the time."""
+
+    def visit_For(self, node: ast.For) -> ast.For:
+        if not (isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Name) and node.iter.func.id == "zip"):
+            return node
+        header = ast.parse(f"for row in range(len({ast.unparse(node.iter.args[0])})): pass").body[0]
+        assert isinstance(header, ast.For)
+        assert isinstance(node.target, ast.Tuple)
+        row: ast.expr = ast.Name("row", ast.Load())
+        taken = [
+            ast.Assign([name], ast.Subscript(column, row, ast.Load()))
+            for name, column in zip(node.target.elts, node.iter.args, strict=True)
+        ]
+        header.body = [*taken, *node.body]
+        return header
+
+
 @functools.cache
 def _law() -> Any:
     import numba  # takes half a second
 
-    return numba.njit(recurrence(max), nogil=True)
+    return numba.njit(rewritten(recurrence(max), _ByIndex(), top=max), nogil=True)
 
 
 @functools.cache
