@@ -14,7 +14,7 @@ import _loops
 from _table import Row, alternate, median
 
 import ovsdk
-from ovsdk import CLOSED, FINISHED, Answer, Ask, Capabilities, Launch
+from ovsdk import CLOSED, Answer, Ask, Capabilities, Launch
 from ovsdk.backends._host import HostClock
 
 TARGET_US = {"inline": 5.0, "threads": 25.0}
@@ -89,14 +89,8 @@ def timed(steps: int, call: Callable[[], object]) -> Cost:
 def driven(steps: int, driver: str, spans: bool) -> Cost:
     """The cost of a driver: of the loop that `ovsdk.run` is."""
     nothing: Any = Nothing(steps)
-
-    def drive() -> None:
-        advance = going.driver.advance
-        while advance() is not FINISHED:
-            pass
-
     with ovsdk.start(nothing, nothing, nothing, driver=driver, spans=spans) as going:
-        return timed(steps, drive)
+        return timed(steps, going.driver.drive)
 
 
 def looped(steps: int, loop: _loops.Loop) -> Cost:

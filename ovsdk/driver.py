@@ -9,7 +9,7 @@ precedes the first wait for k whenever plan(k+1) was allowed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from .interfaces import Future
 from .ledger import AMEND, LAUNCH, NEED_ARRIVAL, NEED_DEVICE, ORDER, PLAN, PREPARE, RETIRE
@@ -44,6 +44,41 @@ class Driver:
             self._moves[stage]()
             return MOVED
         return self._need_device(timeout_s) if stage == NEED_DEVICE else self._need(stage, timeout_s)
+
+    def drive(self) -> None:
+        """`advance` until FINISHED: the same moves, sooner. On one lane the ledger need not be asked what comes after a plan."""
+        if type(self).advance is not Driver.advance:
+            while self.advance() is not FINISHED:
+                pass
+            return
+        begin, moves, need_device = self._begin_next, self._moves, self._need_device
+        if self.lane == "host" and not self.stages.amends:
+            while self.ledger.ended[LAUNCH] < self.ledger.ended[PLAN]:
+                self.advance()
+            begin, moves = self.ledger.begin_turn, (self._entering(), *moves[1:])
+        while True:
+            stage = begin()
+            if stage >= 0:
+                moves[stage]()
+            elif stage == NEED_DEVICE:
+                need_device(None)
+            elif self._need(stage, None) is FINISHED:
+                return
+
+    def _entering(self) -> Callable[[], None]:
+        """A plan with the prepare and the launch that follow it, if it gave a batch."""
+        plan, prepare, launch, *_ = self._moves
+        begun, ended = self.ledger.begun, self.ledger.ended
+
+        def enter() -> None:
+            plan()
+            if ended[PLAN] > ended[PREPARE]:
+                begun[PREPARE] += 1
+                prepare()
+                begun[LAUNCH] += 1
+                launch()
+
+        return enter
 
     def close(self) -> None:
         """Ask no more: what is in flight still completes and retires. Any thread, or a signal handler."""

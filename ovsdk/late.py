@@ -27,7 +27,7 @@ from .driver import LANES, Driver, done, sooner
 from .errors import ConfigError
 from .ledger import PLAN
 from .stages import Step
-from .types import BLOCKED, MOVED, Progress, Span
+from .types import BLOCKED, FINISHED, MOVED, Progress, Span
 
 PLAN_WHEN = ("asap", "late")
 WINDOW, FEWEST, SPREAD, MARGIN = 16, 8, 0.25, 1.2
@@ -107,6 +107,11 @@ class Late:
             if plan_ns is not None and self.driver.clock.now_ns() < plan_ns:
                 return self._wait(oldest, plan_ns, timeout_s)
         return self.driver.advance(timeout_s)
+
+    def drive(self) -> None:
+        """See `Driver.drive`."""
+        while self.advance() is not FINISHED:
+            pass
 
     def shut(self) -> None:
         """See `Driver.shut`. Notes for the report how many plans were late."""

@@ -88,7 +88,7 @@ class Ledger:
         For a run with one lane, which ends a host stage before it begins another: then what has begun need not be read.
         The same as `begin(next())`, unrolled, for a driver asks it five times a step; a test compares them in every such state.
         """
-        planned, prepared, launched, amended, done, retired = self.ended
+        planned, prepared, launched, amended, _, retired = self.ended
         if launched < prepared and launched == amended:
             self.begun[LAUNCH] = launched + 1
             return LAUNCH
@@ -98,12 +98,22 @@ class Ledger:
         if prepared < planned:
             self.begun[PREPARE] = prepared + 1
             return PREPARE
-        return self._begin_turn(planned, done, retired, self.amends and amended == retired < planned)
+        if self.amends and amended == retired < planned:
+            return NEED_DEVICE
+        return self.begin_turn()
 
-    def begin_scheduling(self) -> int:
-        """`begin_next` for the scheduling lane of a run with two lanes and without amends: another lane prepares and launches."""
+    def begin_turn(self) -> int:
+        """`begin_next` for who plans and retires alone: on a lane of its own, or with nothing to prepare or launch. Only without amends."""
         planned, _, _, _, done, retired = self.ended
-        return self._begin_turn(planned, done, retired, False)
+        is_open = self.state == OPEN
+        if is_open and planned < retired + self.depth:
+            self.begun[PLAN] = planned + 1
+            self.asks += 1
+            return PLAN
+        if retired < done and (not is_open or retired + self.depth <= planned):
+            self.begun[RETIRE] = retired + 1
+            return RETIRE
+        return NEED_DEVICE if planned > retired else self.need()
 
     def begin_launch(self) -> bool:
         """Begin the next launch if it may begin: for the one lane that launches, which ends one before it begins another."""
@@ -112,18 +122,6 @@ class Ledger:
             self.begun[LAUNCH] = launched + 1
             return True
         return False
-
-    def _begin_turn(self, planned: int, done: int, retired: int, amend_due: bool) -> int:
-        """Begin the scheduler's turn, plan or retire, or return what the run needs; the counters are those that have ended."""
-        is_open = self.state == OPEN
-        if is_open and planned < retired + self.depth and not amend_due:
-            self.begun[PLAN] = planned + 1
-            self.asks += 1
-            return PLAN
-        if retired < done and (not is_open or retired + self.depth <= planned):
-            self.begun[RETIRE] = retired + 1
-            return RETIRE
-        return NEED_DEVICE if planned > retired else self.need()
 
     def next_of(self, stages: tuple[int, ...]) -> int:
         """The first of `stages`, those of one lane, that may begin now; else what the run needs: see `need`."""

@@ -29,7 +29,7 @@ from .report import Report
 from .stages import Emit, Recovery, Stages
 from .threads import ThreadsDriver
 from .timeline import Timeline
-from .types import FINISHED, Progress, Span, SpanFields
+from .types import Progress, Span, SpanFields
 
 SPANS = 200_000
 """Spans kept by default: about 30,000 steps; older ones are dropped."""
@@ -138,9 +138,7 @@ def run(
             )
         )  # fmt: skip
         with _drain_on_interrupt(going.close):
-            advance = going.driver.advance
-            while advance() is not FINISHED:
-                pass
+            going.driver.drive()
     return going.result()
 
 

@@ -49,7 +49,7 @@ class ThreadsDriver(Driver):
         self.input_queue, self.output_queue = input_queue, output_queue
         own = stages.moves(self.lane)
         self._plan_only, self._moves = own[PLAN], (self._plan, own[1], own[2], self._amend, own[4], own[5])
-        self._begin_next = partial(self.ledger.begin_first, SCHEDULING) if stages.amends else self.ledger.begin_scheduling
+        self._begin_next = partial(self.ledger.begin_first, SCHEDULING) if stages.amends else self.ledger.begin_turn
         self._out = 0  # steps on their way through the execution thread
         self._resumed_ns = self.clock.now_ns()
         """When the scheduling thread last came back from a wait or a hand-over."""

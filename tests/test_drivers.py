@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import queue
 import sys
 import threading
@@ -16,6 +17,7 @@ from ovsdk.backends.thread import ThreadBackend
 from .toys import EMULATED, Amending, Count, Echo, Failing, Finisher, Hasher, Moody, Scripted, direct, direct_asks, double, hashed
 
 DRIVERS = ("inline", "threads")
+driver_module, ovsdk_run = (importlib.import_module(f"ovsdk.{name}") for name in ("driver", "run"))
 
 
 @pytest.fixture(params=["thread", *(name for name, _ in EMULATED)])
@@ -50,6 +52,34 @@ def test_idle_wait_arrivals_and_aborts_change_nothing_in_that(device, driver, de
     run(actual, Hasher(), device, depth=depth, driver=driver, admission=Scripted(seed))
     assert actual.trace == expected.trace
     assert {line[-1] for line in actual.trace} & {IDLE, WAIT}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("moves", [0, 1, 2, 3, 4, 5, 7, 11])
+def test_a_run_can_be_driven_to_its_end_after_any_move(device, driver, depth, moves):
+    expected, actual = Moody(seed=2), Moody(seed=2)
+    direct_asks(expected, Hasher(), depth, Scripted(2), called)
+    with ovsdk.start(actual, Hasher(), device, depth=depth, driver=driver, admission=Scripted(2)) as going:
+        for _ in range(moves):
+            going.advance()
+        going.driver.drive()
+        assert going.advance() is FINISHED
+    assert actual.trace == expected.trace
+
+
+def test_a_driver_with_moves_of_its_own_makes_them_in_a_whole_run_too(device, monkeypatch):
+    class Counting(driver_module.Driver):
+        made = 0
+
+        def advance(self, timeout_s=None):
+            self.made += 1
+            return super().advance(timeout_s)
+
+    monkeypatch.setattr(ovsdk_run, "Driver", Counting)
+    with ovsdk.start(Count(5), Echo(), device) as going:
+        going.driver.drive()
+        assert going.driver.made > 5 * 5
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])

@@ -81,6 +81,7 @@ def explore(cls, depth, rich, amends=None):
         assert led.next() == reference_next(led), led
         if one_lane(led):
             assert begun_next(cls, depth, state, amends) == begun_after(cls, depth, state, amends), led
+        assert lanes_begin_alike(cls, depth, state, amends), led
         assert ends_alike(cls, depth, state, amends)
         progress = False
         for name, move in moves(rich):
@@ -119,19 +120,33 @@ def ends_alike(cls, depth, state, amends):
     return True
 
 
-def begun_next(cls, depth, state, amends):
-    """What `begin_next` says, and what it leaves."""
+def begun(cls, depth, state, amends, begin):
+    """What `begin` says of a ledger in that state, and what it leaves."""
     led = restored(cls, depth, state, amends)
-    return led.begin_next(), led.asks, snapshot(led)
+    return begin(led), led.asks, snapshot(led)
+
+
+def begun_next(cls, depth, state, amends):
+    return begun(cls, depth, state, amends, lambda led: led.begin_next())
 
 
 def begun_after(cls, depth, state, amends):
     """The same by `next` and `begin`."""
-    led = restored(cls, depth, state, amends)
-    stage = led.next()
-    if stage >= 0:
-        led.begin(stage)
-    return stage, led.asks, snapshot(led)
+    return begun(cls, depth, state, amends, lambda led: led.begin_first(ORDER))
+
+
+def lanes_begin_alike(cls, depth, state, amends):
+    """Whether `begin_turn` and `begin_launch` do what `begin_first` does, for a lane that is in the middle of none of its stages."""
+    rests = [begun == ended for begun, ended in zip(*state[:2], strict=True)]
+    pairs = {
+        (PLAN, RETIRE): lambda led: led.begin_turn(),
+        (LAUNCH,): lambda led: LAUNCH if led.begin_launch() else led.next_of((LAUNCH,)),
+    }
+    return all(
+        begun(cls, depth, state, amends, quick) == begun(cls, depth, state, amends, lambda led, own=own: led.begin_first(own))
+        for own, quick in pairs.items()
+        if all(rests[stage] for stage in own) and not (amends and PLAN in own)
+    )
 
 
 def can_progress(led):

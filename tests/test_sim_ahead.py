@@ -134,7 +134,7 @@ def test_a_launch_at_ever_other_distances_goes_through_as_a_matrix() -> None:
     assert found[0] == found[1]
     assert backend.clock._ahead is not None
     (known,) = backend.clock._ahead._known.values()
-    assert OFTEN < len(known._done) <= MOST
+    assert OFTEN < len(known.found) <= MOST
 
 
 @pytest.mark.parametrize("plan_us", [5, {"us": 5, "per": {"batch": 1}}])
@@ -149,6 +149,34 @@ def test_without_spans_it_takes_the_same_time(plan_us: Any) -> None:
         )
         for other in others:
             assert (other.makespan_s, other.stage_s, other.asks) == (kept.makespan_s, kept.stage_s, kept.asks)
+
+
+class Impatient(Priced):
+    """Its prepare waits for the launch before: time passes in a body, before the stage's own."""
+
+    def open(self, backend: SimBackend) -> None:
+        self.stream = backend.stream()
+        self.future: Any = None
+
+    def prepare(self, step: int, batch: Any) -> Any:
+        if self.future is not None:
+            self.future.result()
+        return batch
+
+    def launch(self, step: int, inputs: Any) -> Any:
+        self.future = self.stream.submit(super().launch(step, inputs))
+        return self.future
+
+
+def test_without_spans_the_price_of_a_stage_follows_the_time_that_its_body_has_waited() -> None:
+    found = []
+    for by_events, spans in ((True, True), (True, False), (False, True), (False, False)):
+        report = ovsdk.run(Saturated(4, "step"), Impatient(), SimBackend(ONE, by_events=by_events), spans=spans)
+        found.append((report.makespan_s, report.stage_s))
+    assert found == [found[0]] * 4
+    assert found[0][0] == pytest.approx(4 * (3 + 1 + 10) * 1e-6 + 5e-6 + 4e-6), (
+        "plans and retires are hidden, but for the first and the last one"
+    )
 
 
 def test_without_spans_a_device_that_takes_too_long_is_given_up_too() -> None:

@@ -7,8 +7,9 @@ import errno
 import os
 import socket
 import sys
+import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -18,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ovsdk.backends import _wire
-from ovsdk.backends._wire import LARGE, Arena, Channel, by_value, nameless_file, pack
+from ovsdk.backends._send import keeping_gil
+from ovsdk.backends._wire import LARGE, Arena, Channel, by_value, nameless_file, pack, plain
 from ovsdk.backends.cpu import CpuBackend
 from ovsdk.errors import DeviceMemoryExhausted
 from ovsdk.types import Launch
@@ -139,3 +141,76 @@ def test_no_shared_memory_is_memory_exhausted_and_harms_nothing(device: CpuBacke
         with pytest.raises(DeviceMemoryExhausted, match=r"launch 'huge' cannot send its inputs: no shared memory .*No space"):
             device.stream().submit(Launch("huge", fn=len, inputs=np.zeros(64 << 20, np.uint8)))
     assert call(device, len, np.zeros(64 << 20, np.uint8)) == 64 << 20
+
+
+# ---- a send keeps the GIL ----
+
+
+def lets_go(send: Callable[[bytes, int], int], drain: Callable[[], object]) -> bool:
+    """Whether a thread that waits for the GIL gets it during one of many sends. The interpreter itself takes it from nobody."""
+    went, gate = [], threading.Lock()
+
+    def wait_for_the_gil() -> None:
+        with gate:
+            went.append(True)
+
+    for _ in range(200):
+        gate.acquire()
+        waiting = threading.Thread(target=wait_for_the_gil)
+        waiting.start()
+        gate.release()
+        for _ in range(100):
+            send(b"x", socket.MSG_DONTWAIT)
+        if went and went.pop():
+            return True
+        waiting.join()
+        went.clear()
+        drain()
+    return False
+
+
+@pytest.fixture
+def hour_long_turns() -> Iterator[None]:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(3600)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.parametrize(("keeps", "seen"), [(True, False), (False, True)])
+def test_a_launch_is_sent_before_any_other_thread_goes_on(hour_long_turns: None, keeps: bool, seen: bool) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert lets_go(keeping_gil(ours) if keeps else ours.send, lambda: theirs.recv(1000)) is seen
+
+
+def test_a_send_that_cannot_be_done_says_so_as_the_socket_does() -> None:
+    ours, theirs = socket.socketpair()
+    send = keeping_gil(ours)
+    assert send(bytearray(b"abc"), socket.MSG_DONTWAIT) == 3
+    with pytest.raises(BlockingIOError):
+        deque(iter(lambda: send(b"x" * 10_000, socket.MSG_DONTWAIT), None), maxlen=0)
+    theirs.close()
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        send(b"x", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    ours.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        send(b"x", socket.MSG_DONTWAIT)
+
+
+# ---- what is pickled plainly ----
+
+
+class Number(int):
+    """Like an atom, but a class of somebody's."""
+
+
+@pytest.mark.parametrize(
+    ("value", "is_plain"),
+    [
+        *[(value, True) for value in (1, 1.5, True, None, "x", b"x", 1j, np.arange(3), np.zeros((2, 2), np.float32))],
+        *[(value, False) for value in (Number(1), [1], (1,), {}, len, Number, np.array([None]), np.ma.array([1]), np.float64(1))],
+    ],
+)
+def test_only_values_that_name_nobody_s_code_are_pickled_plainly(value: Any, is_plain: bool) -> None:
+    assert plain((1, value)) is is_plain

@@ -48,16 +48,16 @@ def reasons(prices: Prices) -> Iterator[str]:
 class Known:
     """A launch with what it did at each entry so far. `titles`: of streams."""
 
-    __slots__ = ("_done", "_machine", "_passages", "_titles", "program")
+    __slots__ = ("_machine", "_passages", "_titles", "found", "program")
 
     def __init__(self, program: Program, machine: Machine, titles: Sequence[str]) -> None:
         self.program, self._machine, self._titles = program, machine, titles
-        self._done: dict[Entry, Done] = {}
+        self.found: dict[Entry, Done] = {}
         self._passages: dict[Entry, Sequence[Passage]] = {}
 
     def done(self, entry: Entry) -> Done:
-        """What it does. The copy of its result is not its own affair: the engine may be busy."""
-        return self._done.get(entry) or keep(self._done, entry, self._go(entry))
+        """What it does, as one looks into `found` first. The copy of its result is not its own affair: the engine may be busy."""
+        return keep(self.found, entry, self._go(entry))
 
     def passages(self, entry: Entry) -> Sequence[Passage]:
         """The same row by row."""
@@ -65,7 +65,7 @@ class Known:
 
     def _go(self, entry: Entry) -> Done:
         state, program = self._state(entry), self.program
-        often = len(self._done) >= OFTEN
+        often = len(self.found) >= OFTEN
         outcome = apply(collapse(program, self._machine), state) if often else advance(program, state)
         return state.times, outcome.begin_ns, outcome.done_ns - program.d2h_ns
 
@@ -135,7 +135,7 @@ class Ahead:
         now_ns, known = self._kernel.now_ns, self._known.get(id(program)) or self._new(program)
         passed_ns, self._now_ns = now_ns - self._now_ns, now_ns
         entry = tuple([time - passed_ns if time > passed_ns else 0 for time in self._times])
-        self._times, begin_ns, over_ns = known.done(entry)
+        self._times, begin_ns, over_ns = known.found.get(entry) or known.done(entry)
         self._flown.append((program, now_ns, entry, now_ns + over_ns))
         flight.since_ns, flight.known, flight.entry = now_ns, known, entry
         return now_ns + begin_ns, now_ns + over_ns

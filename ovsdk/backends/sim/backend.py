@@ -95,7 +95,8 @@ class SimBackend:
 
     def load(self, build: Callable[[str], Any]) -> Resident:
         """See `Backend.load`; takes no virtual time. Without `execute` nothing is built."""
-        self._refuse_closed()
+        if self._closed:
+            raise _gone()
         return self._residents.add(build("cpu")) if self.execute else Resident(next(RESIDENT_KEYS))
 
     def close(self) -> None:
@@ -105,21 +106,22 @@ class SimBackend:
 
     def _resolve(self, launch: Launch) -> Callable[[], Any] | None:
         """What gives the launch's output. Inputs are copied: the caller may reuse them, and the launch begins later."""
-        self._refuse_closed()
+        if self._closed:
+            raise _gone()
         if not self.execute:
             return launch.stub
         args, kwargs = bind(attrs.evolve(launch, inputs=copy.deepcopy(launch.inputs)))
         return partial(self._residents.function(launch), *args, **kwargs)
-
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise DeviceLost("the sim backend is closed")
 
     def __enter__(self) -> SimBackend:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _gone() -> DeviceLost:
+    return DeviceLost("the sim backend is closed")
 
 
 def at_level(prices: Prices, level: int | None) -> Prices:

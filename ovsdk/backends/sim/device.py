@@ -111,7 +111,8 @@ class VirtualClock:
 
     def enqueue_after(self, price_ns: int, step: int) -> None:
         """Let that time pass, then enqueue what was staged before."""
-        kernel, ahead, staged = self.kernel, self._ahead, self.take_staged() if self.staged else ()
+        kernel, ahead, staged = self.kernel, self._ahead, self.staged
+        self.staged = []
         if self._lane is not None:
             self._drive(self._lane.work(price_ns))
         elif price_ns:
@@ -152,11 +153,6 @@ class VirtualClock:
         if not in_time:
             raise self.kernel.deadlock(_describe(futures, signal))
         return self.kernel.now_ns
-
-    def is_done_quietly(self, futures: Sequence[Future]) -> bool:
-        """Let time pass until a single future is done; False if it is not known when, or something else happens until then."""
-        done_ns = getattr(futures[0], "done_ns", NEVER) if len(futures) == 1 else NEVER
-        return self.kernel.pass_until(done_ns)
 
     def _drive(self, body: Body) -> None:
         """Do what a lane does in the caller's own time. A free lane only lets time pass and waits for events: nothing needs a process."""
@@ -200,7 +196,7 @@ class SimFuture(Flight):
 
     def result(self) -> Any:
         """See `Future.result`; lets virtual time pass until it is done."""
-        if not self.done():
+        if self.call is not None or self.done_ns > self._clock.kernel.now_ns:
             self._clock.wait((self,), None, None)
         if self.error is not None:
             raise self.error

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import cast
 
 from ...driver import Driver
-from ...ledger import PLAN, STAGES
+from ...ledger import DEVICE, PLAN, STAGES
 from ...stages import Stages
 from ...types import MOVED, Answer, Progress
-from .device import VirtualClock
+from .device import SimFuture, VirtualClock
 
 
 class InlineDriver(Driver):
@@ -28,10 +28,13 @@ class InlineDriver(Driver):
             self._moves = tuple(short(stages, stage) for stage in STAGES)
 
     def _need_device(self, timeout_s: float | None) -> Progress:
-        step = self.stages.oldest()
-        if self._patient and timeout_s is None and self.stages.lost is None and self._virtual.is_done_quietly(step.futures):
-            self.stages.collect(step)
-            return MOVED
+        stages, ledger = self.stages, self.ledger
+        step = stages.steps[ledger.ended[DEVICE] % ledger.depth]
+        if self._patient and timeout_s is None and stages.lost is None and len(step.futures) == 1:
+            future = step.futures[0]
+            if type(future) is SimFuture and self._virtual.kernel.pass_until(future.done_ns):
+                stages.collect(step)
+                return MOVED
         return super()._need_device(timeout_s)
 
 
@@ -40,6 +43,7 @@ def short(stages: Stages, stage: int) -> Callable[[], object]:
     clock, ended, spent = cast(VirtualClock, stages.clock), stages.ledger.ended, stages.stage_ns
     work, settle, constant_ns = stages._work[stage], stages._settle[stage], clock.constant_ns[stage]
     kernel, planning = clock.kernel, stage == PLAN
+    ready, heap = kernel._ready, kernel._heap
 
     def move() -> None:
         step, begin_ns = ended[stage], kernel.now_ns
@@ -49,8 +53,10 @@ def short(stages: Stages, stage: int) -> Callable[[], object]:
             price_ns = clock.price_ns(stage, step, stages.features(stage, step))
         if clock.staged:
             clock.enqueue_after(price_ns, step)
-        elif price_ns and not kernel.pass_until(begin_ns + price_ns):
-            kernel.run_until(begin_ns + price_ns)
+        elif price_ns and (ready or (heap and heap[0][0] <= kernel.now_ns + price_ns)):
+            kernel.run_until(kernel.now_ns + price_ns)
+        else:
+            kernel.now_ns += price_ns
         settle()
         spent[stage] += kernel.now_ns - begin_ns
 
