@@ -54,7 +54,7 @@ $(VENV)/.run: $(VENV)/.python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.run
 	@echo "Installing test and lint tools into $(VENV)"
-	@$(PIP) --editable '.[dev,llm,plot]'
+	@$(PIP) --editable '.[dev,fast,llm,plot]'
 	@for name in torch-npu triton; do \
 	  $(PIP) --no-deps $$name || echo "$$name is not to be had for this machine: its tests are skipped"; \
 	done  # without their dependencies: torch is there, and a range of theirs would fetch another build of it

@@ -341,6 +341,21 @@ def test_compiled_the_law_is_the_same() -> None:
         assert through(case, advance, bounded=False, of=jit.ints()) == through(case, advance, bounded=False), seed
 
 
+@pytest.mark.skipif(not jit.available(), reason="needs numba: pip install 'ovsdk[fast]'")
+@pytest.mark.parametrize(("unit_ns", "kind"), [(1, np.int32), (1 << 31, np.int64)])
+def test_columns_typed_beforehand_are_as_wide_as_their_times(unit_ns: int, kind: type) -> None:
+    for seed in range(100):
+        case = random_case(random.Random(seed))
+        programs = [columns(p._replace(rows=tuple(in_units(row, unit_ns) for row in p.rows))) for p in case.programs]
+        given, kept = (case._replace(programs=of) for of in (list(map(jit.typed, programs)), programs))
+        assert {column.dtype for p in given.programs for column in (p.host, p.device) if column.any()} <= {np.dtype(kind)}
+        assert through(given, advance, of=jit.ints()) == through(kept, advance), seed
+
+
+def in_units(row: Row, ns: int) -> Row:
+    return row._replace(host_ns=row.host_ns * ns, launcher_ns=row.launcher_ns * ns, device_ns=row.device_ns * ns)
+
+
 def test_without_numba_it_is_said_and_replicas_run_in_lockstep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit, "available", lambda: False)
     assert jit.arrays(7) is vector.ARRAYS

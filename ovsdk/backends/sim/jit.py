@@ -116,7 +116,7 @@ def _one(times: list[Any], ends: list[Any], latency: int, *rest: Any) -> None:
     columns = map(_typed, (*DURATIONS, *SHARED), rest)
     now, kept = np.array(times, np.int64), _zeros(len(ends))
     _law()(now, kept, latency, *columns, *rest[8:])
-    times[:], ends[:] = now.tolist(), kept.tolist()
+    times[:], ends[:] = now.tolist(), kept  # 64 bits: a column that they meet may have 32
 
 
 def _all(replicas: int, times: list[Any], ends: list[Any], latency: int, *rest: Any) -> None:
