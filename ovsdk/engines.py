@@ -94,11 +94,24 @@ def _joblib_is_here(say: Say) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def _opened(engine: Engine, address: str) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(engine.open(address))
+        except ConfigError:
+            raise
+        except Exception as error:  # of whichever library it is
+            where = f"no cluster answered at {address!r}; start one there, or leave the address out" if address else "it did not start"
+            raise ConfigError(f"the engine {engine.backend!r} cannot be used: {where} ({type(error).__name__}: {error})") from error
+        yield
+
+
 def _spread(engine: Engine, function: Callable[[T], R], tasks: Sequence[T], jobs: int, address: str) -> Iterator[R]:
     joblib = need("joblib", "more than one process", INSTALL)
     return_as = "generator_unordered" if engine.streams else "list"
     with (
-        engine.open(address),
+        _opened(engine, address),
         joblib.parallel_config(backend=engine.backend, n_jobs=jobs),
         joblib.Parallel(return_as=return_as) as parallel,
     ):

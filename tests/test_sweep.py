@@ -10,6 +10,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -396,6 +397,18 @@ def test_an_engine_that_is_not_there_is_refused(monkeypatch):
         pytest.importorskip("joblib", reason="joblib is not installed: every engine misses it first")
         with pytest.raises(ConfigError, match=install):
             list(run_on(engine, str, [1]))
+
+
+@pytest.mark.parametrize(("address", "said"), [("tcp://there:1", "no cluster answered at 'tcp://there:1'"), ("", "it did not start")])
+def test_an_engine_that_cannot_be_reached_is_said_to_be(monkeypatch, address, said):
+    pytest.importorskip("joblib", reason="joblib is not installed: every engine misses it first")
+
+    def client(*given):
+        raise OSError(f"timed out {given}")
+
+    monkeypatch.setitem(sys.modules, "dask.distributed", SimpleNamespace(Client=client))
+    with pytest.raises(ConfigError, match=f"the engine 'dask' cannot be used: {said}.*OSError: timed out"):
+        list(run_on("dask", str, [1], address=address))
 
 
 def test_without_joblib_one_process_does_it_and_says_so(monkeypatch):
