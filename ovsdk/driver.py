@@ -10,6 +10,7 @@ precedes the first wait for k whenever plan(k+1) was allowed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from .interfaces import Future
 from .ledger import AMEND, LAUNCH, NEED_ARRIVAL, NEED_DEVICE, ORDER, PLAN, PREPARE, RETIRE
@@ -21,6 +22,7 @@ LANES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "threads": {"scheduling": (AMEND, PLAN, RETIRE), "execution": (LAUNCH, PREPARE)},
 }
 """Driver -> lane -> the stages that it runs, first choice first."""
+SCHEDULING, EXECUTION = LANES["threads"]["scheduling"], LANES["threads"]["execution"]
 
 
 class Driver:
@@ -134,6 +136,46 @@ class Driver:
         if self.stages.emit is not None:
             self.stages.emit((self.lane, "wait arrival", self.ledger.begun[PLAN], begin_ns, end_ns))
         return MOVED if self.signal.is_set() or self.stages.admission.ready(self.stages.now_s()) else BLOCKED
+
+
+class SchedulingLane(Driver):
+    """Drives with two lanes, from the one that schedules. What it has planned or amended it hands over to the one that executes."""
+
+    kind, lane = "threads", "scheduling"
+
+    def __init__(self, stages: Stages) -> None:
+        super().__init__(stages)
+        stages.launch_lane = "execution"
+        moves = list(self._moves)
+        self._plan_only, moves[PLAN], moves[AMEND] = moves[PLAN], self._plan, self._amend
+        self._moves = tuple(moves)
+        self._begin_next = partial(self.ledger.begin_first, SCHEDULING) if stages.amends else self.ledger.begin_turn
+
+    def _plan(self) -> None:
+        planned = self.ledger.ended
+        number = planned[PLAN]
+        self._plan_only()
+        if planned[PLAN] > number:
+            self._hand_over(number)
+
+    def _amend(self) -> None:
+        begin_ns, number = self.clock.now_ns(), self.stages.amend()
+        end_ns = self.clock.lap(AMEND, number, self.stages.features(AMEND, number))
+        self.stages.stage_ns[AMEND] += end_ns - begin_ns
+        if self.stages.emit is not None:
+            self.stages.emit((self.lane, "amend", number, begin_ns, end_ns))
+        self._hand_over(number, amended=True)
+
+    def _hand_over(self, number: int, amended: bool = False) -> None:
+        """Give a step to the execution lane: to prepare and launch it, or for the launch that its amend allows."""
+        raise NotImplementedError
+
+    def _goes_on(self) -> bool:
+        """Whether this lane has something to compute now, and would keep the GIL."""
+        if self.ledger.next_of(SCHEDULING) >= 0:
+            return True
+        futures = self.stages.oldest().futures
+        return bool(futures) and done(futures)
 
 
 def done(futures: tuple[Future, ...]) -> bool:

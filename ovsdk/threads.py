@@ -22,34 +22,27 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from functools import partial
 from typing import Any
 
-from .driver import Driver, sooner
+from .driver import SchedulingLane, sooner
 from .interfaces import Queue
-from .ledger import AMEND, DEVICE, LAUNCH, PLAN, PREPARE, RETIRE
+from .ledger import AMEND, DEVICE, LAUNCH, PREPARE
 from .stages import Stages, Step
 from .types import BLOCKED, MOVED, Progress
 
-SCHEDULING = (AMEND, PLAN, RETIRE)
 WAKE_NS = 50_000
 """What it costs to wake the other thread and wait for it: 54 us in the median, measured with two threads on two cores."""
 ACK_S = 1.0
 """Longest wait for an acknowledgement; it is an optimisation, so a late one is no error."""
 
 
-class ThreadsDriver(Driver):
+class ThreadsDriver(SchedulingLane):
     """Two host threads. `input_queue` and `output_queue`: any Queue; each holds at most `depth` steps."""
-
-    kind, lane = "threads", "scheduling"
 
     def __init__(self, stages: Stages, input_queue: Queue, output_queue: Queue) -> None:
         super().__init__(stages)
-        stages.launch_lane, self._there = "execution", stages.moves("execution")
+        self._there = stages.moves("execution")
         self.input_queue, self.output_queue = input_queue, output_queue
-        own = stages.moves(self.lane)
-        self._plan_only, self._moves = own[PLAN], (self._plan, own[1], own[2], self._amend, own[4], own[5])
-        self._begin_next = partial(self.ledger.begin_first, SCHEDULING) if stages.amends else self.ledger.begin_turn
         self._out = 0  # steps on their way through the execution thread
         self._resumed_ns = self.clock.now_ns()
         """When the scheduling thread last came back from a wait or a hand-over."""
@@ -69,26 +62,9 @@ class ThreadsDriver(Driver):
         except queue.Empty:
             pass
 
-    def _plan(self) -> None:
-        planned = self.ledger.ended
-        before = planned[PLAN]
-        self._plan_only()
-        if planned[PLAN] > before:
-            self._hand_over(self.stages.steps[before % self.ledger.depth])
-
-    def _amend(self) -> None:
-        begin_ns = self.clock.now_ns()
-        number = self.stages.amend()
-        step = self.stages.steps[number % self.ledger.depth]
-        end_ns = self.clock.lap(AMEND, number, self.stages.features(AMEND, number))
-        self.stages.stage_ns[AMEND] += end_ns - begin_ns
-        if self.stages.emit is not None:
-            self.stages.emit((self.lane, "amend", number, begin_ns, end_ns))
-        step.amending = True
-        self._hand_over(step)
-
-    def _hand_over(self, step: Step) -> None:
-        begin_ns = self.clock.now_ns()
+    def _hand_over(self, number: int, amended: bool = False) -> None:
+        step, begin_ns = self.stages.steps[number % self.ledger.depth], self.clock.now_ns()
+        step.amending = amended
         acknowledged = self._idle and begin_ns - self._resumed_ns >= WAKE_NS and self._goes_on()
         self._taken.acquire(blocking=False)
         self._out += 1
@@ -96,15 +72,8 @@ class ThreadsDriver(Driver):
         if acknowledged:
             self._taken.acquire(timeout=ACK_S)
             if self.stages.emit is not None:
-                self.stages.emit((self.lane, "hand-over", step.number, begin_ns, self.clock.now_ns()))
+                self.stages.emit((self.lane, "hand-over", number, begin_ns, self.clock.now_ns()))
         self._resumed_ns = self.clock.now_ns()
-
-    def _goes_on(self) -> bool:
-        """Whether this thread has something to compute now, and would keep the GIL."""
-        if self.ledger.next_of(SCHEDULING) >= 0:
-            return True
-        oldest = self.stages.oldest()
-        return bool(oldest.futures) and all(f.done() for f in oldest.futures)
 
     def _take_back(self, item: Any) -> None:
         if isinstance(item, BaseException):

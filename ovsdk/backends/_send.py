@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import socket
-from collections.abc import Callable
 
-Send = Callable[["bytes | bytearray", int], int]
-"""As `socket.send`: data and flags; how much was taken. Raises as it does."""
+from ._wire import Send
 
 
 def keeping_gil(sock: socket.socket) -> Send:

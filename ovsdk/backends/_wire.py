@@ -43,6 +43,8 @@ _NOW = socket.MSG_DONTWAIT
 _QUIET = _NOW | getattr(socket, "MSG_NOSIGNAL", 0)  # a host that restored SIGPIPE must not die of a dead device
 
 
+Send = Callable[["bytes | bytearray", int], int]
+"""As `socket.send`: data and flags; how much was taken. Raises as it does."""
 Packed = tuple[bytes, list[memoryview]]
 """A pickled value and its out-of-band buffers, which are still the sender's memory."""
 
@@ -232,11 +234,9 @@ class Arena:
 
 
 class Channel:
-    """One end of the wire. Sending and receiving may be done by two threads, each of them by one at a time. `send`: as the socket's."""
+    """One end of the wire. Sending and receiving may be done by two threads, each of them by one at a time. `send`: if not the socket's."""
 
-    def __init__(
-        self, sock: socket.socket, outgoing: Arena, incoming: Arena, send: Callable[[bytes | bytearray, int], int] | None = None
-    ) -> None:
+    def __init__(self, sock: socket.socket, outgoing: Arena, incoming: Arena, send: Send | None = None) -> None:
         self._sock, self._outgoing, self._incoming, self._send = sock, outgoing, incoming, send or sock.send
         self._outbox, self._inbox, self._read = bytearray(), b"", 0
         self._chunk = memoryview(bytearray(CHUNK))

@@ -16,25 +16,21 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import cast
 
-from ...driver import LANES, Driver, done, sooner
+from ...driver import EXECUTION, LANES, SchedulingLane, done, sooner
 from ...interfaces import Future, Signal
-from ...ledger import AMEND, DEVICE, LAUNCH, NAMES, PLAN, PREPARE, RETIRE
+from ...ledger import AMEND, DEVICE, LAUNCH, NAMES, PREPARE, RETIRE
 from ...stages import Stages
 from ...types import BLOCKED, MOVED, Progress, Span
 from .device import FREE, VirtualClock
 from .host import Host, HostLane, HostModel, Thread
 from .kernel import BEGIN, Body, Event, sleep, wait
 
-SCHEDULING, EXECUTION = LANES["threads"]["scheduling"], LANES["threads"]["execution"]
-
 APART = HostModel()
 """Lanes that are not in each other's way."""
 
 
-class LanesDriver(Driver):
+class LanesDriver(SchedulingLane):
     """Two host lanes in virtual time. Takes the decisions that every driver takes."""
-
-    kind, lane = "threads", "scheduling"
 
     def __init__(self, stages: Stages) -> None:
         self._virtual = cast(VirtualClock, stages.clock)
@@ -47,26 +43,11 @@ class LanesDriver(Driver):
             self._virtual.by_events(f"two host lanes, {self._host.model}")
             stages.clock = LaneClock(self._virtual, self._here)
         super().__init__(stages)
-        stages.launch_lane = "execution"
         stages.notes.append(f"two host lanes, {self._host.model}")
         self._work, self._taken = Event("work for the execution lane"), Event("the execution lane to take a step")
         self._amended = self._over = False
         self._rests = True
         self._virtual.kernel.spawn("execution lane", self._execute(), server=True)
-
-    def advance(self, timeout_s: float | None = None) -> Progress:
-        """See `Driver.advance`: one move of the scheduling lane; the execution lane moves while that takes time."""
-        stage = self.ledger.begin_first(SCHEDULING)
-        if stage < 0:
-            return self._need(stage, timeout_s)
-        planned = self.ledger.ended[PLAN]
-        if stage == AMEND:
-            self._amend()
-        else:
-            self._moves[stage]()
-        if stage == AMEND or self.ledger.ended[PLAN] > planned:
-            self._hand_over(self.ledger.begun[stage] - 1)
-        return MOVED
 
     def shut(self) -> None:
         """The execution lane ends when it has done what it does."""
@@ -79,21 +60,14 @@ class LanesDriver(Driver):
 
     # ---- scheduling lane ----
 
-    def _amend(self) -> None:
-        begin_ns, number = self.clock.now_ns(), self.stages.amend()
-        self._passed(AMEND, "amend", self.lane, number, begin_ns, self.clock.lap(AMEND, number, self.stages.features(AMEND, number)))
-        self._amended = True
-
-    def _hand_over(self, number: int) -> None:
+    def _hand_over(self, number: int, amended: bool = False) -> None:
         """Wake the execution lane; if it rests, and this one would keep the GIL, wait until it has taken the step."""
+        self._amended = self._amended or amended
         acknowledged, begin_ns = self._rests and self._host.lock is not None and self._goes_on(), self.clock.now_ns()
         self._taken.clear()
         self._work.set()
         if acknowledged:
             self._emit("hand-over", self.lane, number, begin_ns, self.clock.wait((), self._taken, None))
-
-    def _goes_on(self) -> bool:
-        return self.ledger.next_of(SCHEDULING) >= 0 or (bool(self.stages.oldest().futures) and done(self.stages.oldest().futures))
 
     def _need_device(self, timeout_s: float | None) -> Progress:
         """Wait for the oldest step's futures; where it has not been launched yet, for the execution lane."""
@@ -126,7 +100,9 @@ class LanesDriver(Driver):
         price_ns = self._virtual.price_ns(stage, number, self.stages.features(stage, number))
         yield from self._there.compute(self._host.model.pieces(NAMES[stage], price_ns))
         yield from self._virtual.enter(staged, number, self._launches)
-        self._passed(stage, self.stages.settle(stage), "execution", number, begin_ns, self.clock.now_ns())
+        what, end_ns = self.stages.settle(stage), self.clock.now_ns()
+        self.stages.stage_ns[stage] += end_ns - begin_ns
+        self._emit(what, "execution", number, begin_ns, end_ns)
         if stage == LAUNCH:
             self.signal.set()
 
@@ -150,10 +126,6 @@ class LanesDriver(Driver):
         self._emit("wait batch", "execution", self.ledger.begun[PREPARE], begin_ns, self.clock.now_ns())
 
     # ---- both ----
-
-    def _passed(self, stage: int, what: str, lane: str, number: int, begin_ns: int, end_ns: int) -> None:
-        self.stages.stage_ns[stage] += end_ns - begin_ns
-        self._emit(what, lane, number, begin_ns, end_ns)
 
     def _waited(self, lane: str, begin_ns: int, end_ns: int) -> None:
         stage = RETIRE if lane == "scheduling" else LAUNCH
