@@ -18,6 +18,8 @@ from ovsdk import CLOSED, Answer, Ask, Capabilities, Launch
 from ovsdk.backends._host import HostClock
 
 TARGET_US = {"inline": 5.0, "threads": 25.0}
+PEERS = {"inline, spans off": "direct 12-line loop", "threads, spans off": "two threads, queue.Queue"}
+"""What each driver is, without a ledger, errors, arrivals and deadlines. The ratio drifts less than a machine's speed does."""
 
 
 class Effort(NamedTuple):
@@ -122,3 +124,6 @@ def measure(quick: bool) -> Iterator[Row | str]:
         yield median(f"{name}: CPU time a step", [c.cpu_us for c in runs], "us", TARGET_US.get(driver) if spans == "spans off" else None)
         yield Row(f"{name}: CPU time a step, lowest", min(c.cpu_us for c in runs), "us")
         yield median(f"{name}: wall time a step", [c.wall_us for c in runs], "us")
+    for ours, theirs in PEERS.items():
+        pairs = zip(costs[ours], costs[theirs], strict=True)
+        yield median(f"{ours}, over {theirs}, round by round", [our.cpu_us / their.cpu_us for our, their in pairs], "x")

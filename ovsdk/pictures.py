@@ -40,6 +40,8 @@ COLORS = {
 """Paul Tol's "bright" scheme, which colour-blind readers can tell apart."""
 SERVER_COLOR = "#999933"
 ASK_COLOR, IDLE_COLOR, DEVICE_COLORS = "#aabbcc", "#777777", ("#334455", "#667788")
+NARROWEST = 1 / 1200
+"""Of a picture's width: what servers do is often shorter than a pixel, and would show here and there only."""
 
 
 def window(timeline: Timeline, steps: range | None = None) -> Window:
@@ -185,7 +187,7 @@ def _panel(axes: Any, timeline: Timeline, shown: Window, longest_ms: float) -> N
         _draw_idle(axes, lanes.index(DEVICE), piece, left, length, length / longest_ms)
     for row, spans in enumerate(timeline.servers.values(), len(lanes)):
         for _, left, length in _visible(spans, shown):
-            axes.barh(row, length, left=left, height=0.4, color=SERVER_COLOR, linewidth=0.5)
+            axes.barh(row, max(length, NARROWEST * longest_ms), left=left, height=0.4, color=SERVER_COLOR, linewidth=0)
     lanes += timeline.servers
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set_ylim(len(lanes) - 0.45, -0.55)

@@ -197,6 +197,14 @@ def test_a_figure_has_a_row_per_lane_a_number_per_step_and_a_name_per_long_bubbl
     assert bars == [(4, 6), (15, 6), (26, 6), (37, 6)]
 
 
+def test_what_a_server_does_in_no_time_to_speak_of_is_seen_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = example(1)
+    copies = [Span("server d2h", "copy", step, ms * 1_000_000, ms * 1_000_000 + 1) for step, ms in enumerate((10, 21, 32))]
+    (axes,) = drawn(monkeypatch, Timeline([*line.spans, *copies], line.begin_ns, line.end_ns)).axes
+    pixel_ms = axes.get_xlim()[1] / 1800
+    assert [bar.get_width() > pixel_ms for bar in axes.patches if bar.get_y() > 1.5] == [True] * 3
+
+
 def test_neighbours_on_the_device_differ_and_nothing_is_drawn_outside_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     (axes,) = drawn(monkeypatch, example(2, steps=40), steps=range(10, 14)).axes
     left, right = axes.get_xlim()

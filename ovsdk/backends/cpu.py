@@ -129,7 +129,8 @@ class CpuBackend:
     """A device process. A context manager; a forgotten one ends with its last future, at the latest with the host.
 
     threads: torch's thread count on the device; None: as many as it has cores.
-    pin: keep the device off the first core that the host may use, where there are two. The host is never pinned.
+    pin: keep the device off the first core that the host may use, where there are two. The host is never pinned; to keep it off the
+        device's cores, `capabilities.facts["cores"]`, is up to you, and pays with `driver="threads"`.
     timeout_s: most that a launch may take before a driver, or `result`, calls it DeviceTimeout.
     load_timeout_s: the same for `load`, together with the launches before it.
     Raises ConfigError for a wrong option; DeviceLost or DeviceTimeout if the process does not start.
