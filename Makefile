@@ -3,7 +3,8 @@ PYTHON ?= python3
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+# Python compiles what it imports, when it does: to compile all of torch and transformers beforehand takes a minute.
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --constraint constraints.txt
 # No device plugin of an installed torch may start by itself, and no model hub is ever asked.
 export TORCH_DEVICE_BACKEND_AUTOLOAD := 0
 export HF_HUB_OFFLINE := 1
@@ -20,8 +21,8 @@ setup: $(VENV)/.dev $(VENV)/.docs ## everything that the other targets need, int
 demo: $(VENV)/.run ## a real language model with and without overlap, then the published case in virtual time
 	@$(BIN)/ovsdk demo $(ARGS)
 
-test: $(VENV)/.dev ## all tests; each skip prints its reason. ARGS='-k ledger' for some
-	$(BIN)/python -m pytest --durations=10 $(ARGS)
+test: $(VENV)/.dev ## all tests, two files at a time; each skip prints its reason. ARGS='-k ledger' for some, ARGS='-n 0 --pdb' to debug
+	$(BIN)/python -m pytest --durations=10 -n 2 --dist loadfile $(ARGS)
 
 bench: $(VENV)/.dev ## every benchmarks/*.py; fails if one misses its target
 	@failed=; for file in benchmarks/[!_]*.py; do \

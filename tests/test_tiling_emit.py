@@ -152,7 +152,7 @@ def load(folder: Path, text: str) -> ModuleType:
 
 
 @needs_compiler
-@pytest.mark.parametrize("seed", [1, random.randrange(10**9)])
+@pytest.mark.parametrize("seed", [1, pytest.param(random.randrange(10**9), id="drawn")])
 def test_random_programs_are_the_same_in_cpp(seed: int, tmp_path: Path) -> None:
     module = load(tmp_path, program(seed))
     run = both("random", module.derive, 3 + PROGRAMS)
