@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from .interfaces import Future
-from .ledger import AMEND, LAUNCH, NEED_ARRIVAL, NEED_DEVICE, ORDER, PLAN, PREPARE, RETIRE
+from .ledger import AMEND, DEVICE, LAUNCH, NEED_ARRIVAL, NEED_DEVICE, ORDER, PLAN, PREPARE, RETIRE
 from .stages import Stages, Step
 from .types import BLOCKED, FINISHED, MOVED, Progress
 
@@ -48,27 +48,29 @@ class Driver:
         return self._need_device(timeout_s) if stage == NEED_DEVICE else self._need(stage, timeout_s)
 
     def drive(self) -> None:
-        """`advance` until FINISHED: the same moves, sooner. On one lane the ledger need not be asked what comes after a plan."""
-        if type(self).advance is not Driver.advance:
+        """`advance` until FINISHED: the same moves, sooner, for the ledger need not be asked what comes after a plan or a wait."""
+        if self.stages.amends or type(self).advance is not Driver.advance:
             while self.advance() is not FINISHED:
                 pass
             return
-        begin, moves, need_device = self._begin_next, self._moves, self._need_device
-        if self.lane == "host" and not self.stages.amends:
-            while self.ledger.ended[LAUNCH] < self.ledger.ended[PLAN]:
-                self.advance()
-            begin, moves = self.ledger.begin_turn, (self._entering(), *moves[1:])
+        while self.lane == "host" and self.ledger.ended[LAUNCH] < self.ledger.ended[PLAN]:
+            self.advance()
+        begin, begun, ended = self.ledger.begin_turn, self.ledger.begun, self.ledger.ended
+        moves, need_device = (self._entering(), *self._moves[1:]), self._need_device
+        retire = moves[RETIRE]
         while True:
             stage = begin()
             if stage >= 0:
                 moves[stage]()
-            elif stage == NEED_DEVICE:
-                need_device(None)
-            elif self._need(stage, None) is FINISHED:
-                return
+            elif stage != NEED_DEVICE:
+                if self._need(stage, None) is FINISHED:
+                    return
+            elif need_device(None) is MOVED and ended[DEVICE] > ended[RETIRE]:  # who waited could plan no further, and has a result
+                begun[RETIRE] += 1
+                retire()
 
-    def _entering(self) -> Callable[[], None]:
-        """A plan with the prepare and the launch that follow it, if it gave a batch."""
+    def _entering(self) -> Callable[[], object]:
+        """A plan, with the prepare and the launch that follow it on this lane if it gave a batch."""
         plan, prepare, launch, *_ = self._moves
         begun, ended = self.ledger.begun, self.ledger.ended
 
@@ -80,7 +82,7 @@ class Driver:
                 begun[LAUNCH] += 1
                 launch()
 
-        return enter
+        return enter if self.lane == "host" else plan
 
     def close(self) -> None:
         """Ask no more: what is in flight still completes and retires. Any thread, or a signal handler."""

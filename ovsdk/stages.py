@@ -48,11 +48,11 @@ class Step:
     kinds: tuple[str, ...] = ()
     futures: tuple[Future, ...] = ()
     result: Any = None
-    error: BaseException | None = None
     failed_in = PLAN
 
     def __init__(self, number: int, batch: Any) -> None:
         self.number, self.batch = number, batch
+        self.error: BaseException | None = None  # CPython finds an attribute of the class slowly, and this is asked in every stage
 
     def fail(self, stage: int, error: BaseException) -> None:
         """Keep the first error of this step."""

@@ -82,6 +82,8 @@ def explore(cls, depth, rich, amends=None):
         if one_lane(led):
             assert begun_next(cls, depth, state, amends) == begun_after(cls, depth, state, amends), led
         assert lanes_begin_alike(cls, depth, state, amends), led
+        if not amends:
+            assert what_follows_is_known(cls, depth, state), led
         assert ends_alike(cls, depth, state, amends)
         progress = False
         for name, move in moves(rich):
@@ -147,6 +149,24 @@ def lanes_begin_alike(cls, depth, state, amends):
         for own, quick in pairs.items()
         if all(rests[stage] for stage in own) and not (amends and PLAN in own)
     )
+
+
+def what_follows_is_known(cls, depth, state):
+    """What `Driver.drive` does not ask the ledger: what has waited for the device retires; on one lane a plan is prepared and launched."""
+    led = restored(cls, depth, state, False)
+    if led.begun[DEVICE] > led.ended[DEVICE] and led.next_of((PLAN, RETIRE)) == NEED_DEVICE and led.begun[PLAN] == led.ended[PLAN]:
+        led.end(DEVICE)
+        if led.next_of((PLAN, RETIRE)) != RETIRE and led.begun[RETIRE] == led.ended[RETIRE]:
+            return False
+    led = restored(cls, depth, state, False)
+    if not one_lane(led) or led.ended[LAUNCH] < led.ended[PLAN] or led.next() != PLAN:
+        return True
+    followed = []
+    for stage in (PLAN, PREPARE, LAUNCH):
+        followed.append(led.next())
+        led.begin(stage)
+        led.end(stage)
+    return followed == [PLAN, PREPARE, LAUNCH]
 
 
 def can_progress(led):

@@ -86,6 +86,7 @@ class Ahead:
         """H, L, E[0], ... since `_now_ns`, when the last launch was enqueued."""
         self._now_ns = self._copied = self._held = 0
         self._known: dict[int, Known] = {}
+        self._last: Known | None = None
         self._flown: deque[tuple[Program, int, Entry, int]] = deque()
         """Launches that may have rows in queues still, with when they were enqueued, their entry, and when their rows are over."""
         self._unrung: deque[int] = deque()
@@ -102,11 +103,11 @@ class Ahead:
         """Enqueue a launch now, as that step's. Returns when the lane is through with it."""
         if flight.again is not None:
             flight.program = flight.again(step)
-        program = flight.program
+        now_ns, program = self._kernel.now_ns, flight.program
         self._held += len(program.rows)
         if self._held > self._places and self._queues is None:
             self._make_room()
-        begin_ns, done_ns = self._at_once(flight, program) if self._queues is None else self._row_by_row(flight, self._queues)
+        begin_ns, done_ns = self._at_once(flight, program, now_ns) if self._queues is None else self._row_by_row(flight, self._queues)
         if flight.call is not None:
             self._kernel.at(begin_ns, flight.compute)
         if program.d2h_ns:
@@ -114,9 +115,10 @@ class Ahead:
             if flight.copies:
                 self._kernel.at(done_ns - program.d2h_ns, flight.read)
         flight.done_ns = done_ns
-        self._unrung.append(done_ns)
-        while self._unrung[0] < self._kernel.now_ns:
-            self._unrung.popleft()
+        unrung = self._unrung
+        unrung.append(done_ns)
+        while unrung[0] < now_ns:
+            unrung.popleft()
         if flight.callbacks:
             self._kernel.at(done_ns, flight.land)
         return self._now_ns + self._times[0]
@@ -130,15 +132,17 @@ class Ahead:
 
     # ---- no queue binds ----
 
-    def _at_once(self, flight: Flight, program: Program) -> tuple[int, int]:
+    def _at_once(self, flight: Flight, program: Program, now_ns: int) -> tuple[int, int]:
         """Begin and end of a launch that the lane begins to enqueue now."""
-        now_ns, known = self._kernel.now_ns, self._known.get(id(program)) or self._new(program)
-        passed_ns, self._now_ns = now_ns - self._now_ns, now_ns
+        known, passed_ns, self._now_ns = self._last, now_ns - self._now_ns, now_ns
+        if known is None or known.program is not program:
+            known = self._last = self._known.get(id(program)) or self._new(program)
         entry = tuple([time - passed_ns if time > passed_ns else 0 for time in self._times])
         self._times, begin_ns, over_ns = known.found.get(entry) or known.done(entry)
-        self._flown.append((program, now_ns, entry, now_ns + over_ns))
+        over_ns += now_ns
+        self._flown.append((program, now_ns, entry, over_ns))
         flight.since_ns, flight.known, flight.entry = now_ns, known, entry
-        return now_ns + begin_ns, now_ns + over_ns
+        return now_ns + begin_ns, over_ns
 
     def _new(self, program: Program) -> Known:
         return keep(self._known, id(program), Known(program, self._machine, self._titles))

@@ -9,15 +9,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 
 from ...errors import ConfigError, DeviceLost, refuse
 from ...types import RESIDENT_KEYS, Capabilities, Launch, Resident, bind
 from .._residents import Residents
-from .device import SimStream, VirtualClock
+from .device import Resolve, SimStream, VirtualClock
 from .hardware import LEVELS
 from .inline import InlineDriver
 from .kernel import Kernel
@@ -80,7 +81,7 @@ class SimBackend:
         )
         self._streams: dict[str, SimStream] = {}
         self._residents = Residents()
-        self._closed = False
+        self._resolve: Resolve = self._executed if execute else attrgetter("stub")
 
     @property
     def computed(self) -> str:
@@ -95,21 +96,19 @@ class SimBackend:
 
     def load(self, build: Callable[[str], Any]) -> Resident:
         """See `Backend.load`; takes no virtual time. Without `execute` nothing is built."""
-        if self._closed:
-            raise _gone()
+        if self._resolve is _gone:
+            _gone()
         return self._residents.add(build("cpu")) if self.execute else Resident(next(RESIDENT_KEYS))
 
     def close(self) -> None:
         """Nothing is open but what was loaded."""
-        self._closed = True
+        self._resolve = _gone
+        for stream in self._streams.values():
+            stream.resolve = _gone
         self._residents.clear()
 
-    def _resolve(self, launch: Launch) -> Callable[[], Any] | None:
+    def _executed(self, launch: Launch) -> Callable[[], Any]:
         """What gives the launch's output. Inputs are copied: the caller may reuse them, and the launch begins later."""
-        if self._closed:
-            raise _gone()
-        if not self.execute:
-            return launch.stub
         args, kwargs = bind(attrs.evolve(launch, inputs=copy.deepcopy(launch.inputs)))
         return partial(self._residents.function(launch), *args, **kwargs)
 
@@ -120,8 +119,8 @@ class SimBackend:
         self.close()
 
 
-def _gone() -> DeviceLost:
-    return DeviceLost("the sim backend is closed")
+def _gone(_: Launch | None = None) -> NoReturn:
+    raise DeviceLost("the sim backend is closed")
 
 
 def at_level(prices: Prices, level: int | None) -> Prices:

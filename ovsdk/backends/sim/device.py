@@ -58,8 +58,8 @@ class VirtualClock:
         self._thread = self.host.thread("host")
         self._lane: Lane | None = HostLane(self._thread) if crowded else None
         priced = {name: Kept(price, seed, prices.features) for name, price in prices.stages.items()}
-        self._priced, self._ask = [priced.get(name) for name in NAMES], priced["ask"]
-        self.constant_ns = [None if price is None else price.constant_ns for price in self._priced]
+        self.priced, self._ask = [priced.get(name) for name in NAMES], priced["ask"]
+        self.constant_ns = [None if price is None else price.constant_ns for price in self.priced]
         self.staged: list[Flight] = []
         """What has been submitted and is to be enqueued when the running stage has passed."""
         self._why = ["as asked"] if by_events else list(reasons(prices))
@@ -96,7 +96,7 @@ class VirtualClock:
 
     def price_ns(self, stage: int, step: int, features: Mapping[str, float] | None) -> int:
         """What a stage costs; `features` None: what an ask without a batch costs. Raises CostUnknown."""
-        price = self._ask if features is None else self._priced[stage]
+        price = self._ask if features is None else self.priced[stage]
         if price is None:
             return self.prices.stage_ns(NAMES[stage], NO_FEATURES)  # raises
         return price.ns(features or NO_FEATURES, step)
@@ -106,17 +106,18 @@ class VirtualClock:
         price_ns = self.constant_ns[stage]
         if features is None or price_ns is None:
             price_ns = self.price_ns(stage, step, features)
-        self.enqueue_after(price_ns, step)
-        return self.kernel.now_ns
-
-    def enqueue_after(self, price_ns: int, step: int) -> None:
-        """Let that time pass, then enqueue what was staged before."""
-        kernel, ahead, staged = self.kernel, self._ahead, self.staged
-        self.staged = []
         if self._lane is not None:
             self._drive(self._lane.work(price_ns))
         elif price_ns:
-            kernel.run_until(kernel.now_ns + price_ns)
+            self.kernel.run_until(self.kernel.now_ns + price_ns)
+        if self.staged:
+            self.enqueue_staged(step)
+        return self.kernel.now_ns
+
+    def enqueue_staged(self, step: int) -> None:
+        """Enqueue what was staged, from the host's lane, which that may take time."""
+        kernel, ahead, staged = self.kernel, self._ahead, self.staged
+        self.staged = []
         for flight in staged:
             if ahead is None:
                 self._drive(self.device.enqueue(flight, step, self._lane or FREE))
@@ -244,7 +245,7 @@ class SimStream:
     """FIFO of launches: each begins when it has been enqueued and the one before has ended."""
 
     def __init__(self, name: str, clock: VirtualClock, resolve: Resolve) -> None:
-        self._name, self._clock, self._resolve = name, clock, resolve
+        self._name, self._clock, self.resolve = name, clock, resolve
         self._launch: Launch | None = None
         clock.open_stream(name)
 
@@ -253,7 +254,7 @@ class SimStream:
         clock = self._clock
         if launch is not self._launch or launch.features != self._features:
             self._lower(launch)
-        future = SimFuture(clock, self._program, self._name, self._resolve(launch), self._again)
+        future = SimFuture(clock, self._program, self._name, self.resolve(launch), self._again)
         clock.staged.append(future)
         return future
 

@@ -11,7 +11,7 @@ from typing import cast
 
 from ...driver import Driver
 from ...ledger import DEVICE, PLAN, STAGES
-from ...stages import Stages
+from ...stages import Stages, features_of
 from ...types import MOVED, Answer, Progress
 from .device import SimFuture, VirtualClock
 
@@ -41,23 +41,34 @@ class InlineDriver(Driver):
 def short(stages: Stages, stage: int) -> Callable[[], object]:
     """A stage's move without what only spans need."""
     clock, ended, spent = cast(VirtualClock, stages.clock), stages.ledger.ended, stages.stage_ns
-    work, settle, constant_ns = stages._work[stage], stages._settle[stage], clock.constant_ns[stage]
-    kernel, planning = clock.kernel, stage == PLAN
-    ready, heap = kernel._ready, kernel._heap
+    work, settle = stages._work[stage], stages._settle[stage]
+    kernel, ready, heap = clock.kernel, clock.kernel._ready, clock.kernel._heap
+    constant_ns, priced_ns = clock.constant_ns[stage], _price_of(stages, stage)
+    planning = stage == PLAN
 
     def move() -> None:
         step, begin_ns = ended[stage], kernel.now_ns
         work(step)
         price_ns = constant_ns
         if price_ns is None or (planning and type(stages._answer) is Answer):
-            price_ns = clock.price_ns(stage, step, stages.features(stage, step))
-        if clock.staged:
-            clock.enqueue_after(price_ns, step)
-        elif price_ns and (ready or (heap and heap[0][0] <= kernel.now_ns + price_ns)):
+            price_ns = priced_ns(step)
+        if price_ns and (ready or (heap and heap[0][0] <= kernel.now_ns + price_ns)):
             kernel.run_until(kernel.now_ns + price_ns)
         else:
             kernel.now_ns += price_ns
+        if clock.staged:
+            clock.enqueue_staged(step)
         settle()
         spent[stage] += kernel.now_ns - begin_ns
 
     return move
+
+
+def _price_of(stages: Stages, stage: int) -> Callable[[int], int]:
+    """What gives the price of that stage of a step whose body has run."""
+    clock, steps, depth = cast(VirtualClock, stages.clock), stages.steps, stages.depth
+    price = clock.priced[stage]
+    if stage == PLAN or price is None:
+        return lambda step: clock.price_ns(stage, step, stages.features(stage, step))
+    ns = price.ns
+    return lambda step: ns(features_of(steps[step % depth].batch), step)

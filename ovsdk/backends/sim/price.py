@@ -152,7 +152,7 @@ def common_needs(prices: list[Price]) -> tuple[str, ...] | None:
 
 def feature_key(needs: tuple[str, ...] | None, features: Features) -> tuple[Any, ...]:
     """What is equal where features give equal prices. Its parts may be unhashable where a feature is no number."""
-    return tuple(sorted(features.items())) if needs is None else tuple([features.get(name) for name in needs])
+    return tuple(sorted(features.items())) if needs is None else tuple(map(features.get, needs))
 
 
 class Kept:
@@ -170,7 +170,8 @@ class Kept:
 
     def ns(self, features: Features, step: int) -> int:
         """What it is for these features in that step. Raises what `amount` raises."""
-        key = feature_key(self._needs, features) if self._needs or self._needs is None else ()
+        needs = self._needs
+        key = feature_key(None, features) if needs is None else tuple(map(features.get, needs))
         try:
             known = self._kept.get(key)
         except TypeError:  # a feature that is no number; the price says so
