@@ -121,7 +121,7 @@ class VirtualClock:
         for flight in staged:
             if ahead is None:
                 self._drive(self.device.enqueue(flight, step, self._lane or FREE))
-            elif (until_ns := ahead.enqueue(flight, step)) > kernel.now_ns:
+            elif (until_ns := ahead.enqueue(flight, step)) > kernel.now_ns and not kernel.pass_until(until_ns):
                 kernel.run_until(until_ns)
 
     def take_staged(self) -> list[Flight]:
