@@ -16,6 +16,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from ovsdk.backends._cpu_device import SWITCH_S
 from ovsdk.backends._link import CpuFuture, Link
 from ovsdk.backends._wire import Channel
 from ovsdk.backends.cpu import CpuBackend
@@ -259,6 +260,7 @@ def test_facts_and_capabilities_are_true() -> None:
             there = call(backend, lambda: (os.getpid(), os.environ["OMP_NUM_THREADS"], sys.path, getattr(os, "sched_getaffinity", None)))
             assert (facts["pid"], str(facts["threads"]), sys.path) == there[:3]
             assert facts["threads"] == 3
+            assert call(backend, sys.getswitchinterval) == pytest.approx(SWITCH_S)
             assert facts["pinned"] == (pin and len(allowed) > 1 and hasattr(os, "sched_setaffinity"))
             assert list(facts["cores"]) == (allowed[1:] if facts["pinned"] else allowed)
             if there[3]:

@@ -33,6 +33,10 @@ GRACE_S = 0.2
 FLUSH_S = 0.01
 """How often an idle device tries again to send what the host has not taken yet."""
 
+SWITCH_S = 50e-6
+"""How long the thread that reads messages waits for a launch that computes in Python to let go of the GIL. Usual are 5 ms, and
+then a message that comes during such a launch is read after it."""
+
 HELLO = 0
 """Number of the answer that a device gives unasked when it is ready; messages are numbered from the next one."""
 
@@ -211,6 +215,7 @@ def serve(channel: Channel, device: Device) -> None:
 def main(sock: int, incoming: int, outgoing: int, parent: int, cores: Iterable[int], threads: int) -> None:
     """Be the device at the other end of `sock`. Never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.setswitchinterval(SWITCH_S)
     for fd in (sock, incoming, outgoing):
         os.set_inheritable(fd, False)
     if hasattr(os, "sched_setaffinity"):
