@@ -1,4 +1,4 @@
-"""The inline driver: one host thread, the default. `advance` does one move; a run is a loop over it.
+"""The inline driver: one host thread, the default. `advance` does one move, for a loop of somebody's; `drive` does all of them.
 
 On CPython a second Python thread waits for the GIL, and an accelerator's runtime already launches from a thread of its
 own, so one thread hides all there is to hide. The same code drives a real device and virtual time.
