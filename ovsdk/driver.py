@@ -172,13 +172,6 @@ class SchedulingLane(Driver):
         """Give a step to the execution lane: to prepare and launch it, or for the launch that its amend allows."""
         raise NotImplementedError
 
-    def _goes_on(self) -> bool:
-        """Whether this lane has something to compute now, and would keep the GIL."""
-        if self.ledger.next_of(SCHEDULING) >= 0:
-            return True
-        futures = self.stages.oldest().futures
-        return bool(futures) and done(futures)
-
 
 def done(futures: tuple[Future, ...]) -> bool:
     """Whether all are done."""

@@ -8,10 +8,10 @@
 work that lets go of the GIL; otherwise the two threads take turns and `inline` is faster.
 
 The ledger is shared without a lock: each counter has one writer (see ledger.py). A step put on a queue belongs to the
-thread that takes it. Where the scheduling thread would go on computing after a put, it first waits for the execution
-thread to have taken the step: a woken thread waits up to a switch interval (5 ms) for the GIL, and that wait would be
-on the critical path. Where it is about to block anyway, the put alone is enough; so it is where it would go on for less
-time than an acknowledgement takes, judged by how long it has just computed without a wait.
+thread that takes it. After a put the scheduling thread waits for the execution thread to have taken the step: a woken
+thread waits up to a switch interval (5 ms) for the GIL, and that wait would be on the critical path. Where it would
+block anyway that still pays, by the way from here to its wait. It does not where steps take less time than an
+acknowledgement, judged by how long this thread has just computed without a wait.
 
 The execution thread, too, wakes the other one only where that is worth its cost: for each step that it hands back if
 steps take it longer than a wake, otherwise when it is about to sleep. A thread woken before can only wait for the GIL.
@@ -65,7 +65,7 @@ class ThreadsDriver(SchedulingLane):
     def _hand_over(self, number: int, amended: bool = False) -> None:
         step, begin_ns = self.stages.steps[number % self.ledger.depth], self.clock.now_ns()
         step.amending = amended
-        acknowledged = self._idle and begin_ns - self._resumed_ns >= WAKE_NS and self._goes_on()
+        acknowledged = self._idle and begin_ns - self._resumed_ns >= WAKE_NS
         self._taken.acquire(blocking=False)
         self._out += 1
         self.input_queue.put(step)

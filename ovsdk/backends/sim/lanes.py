@@ -7,7 +7,8 @@ execution lane, is part of amend's price, but for its enqueue.
 
 The price file's [machine] says what the lanes share (see `host`); without cores and gil each has its own. With a GIL a lane
 that computes holds it, and one that is woken, by a step or by a result, gets it first, or else waits: a span "wait GIL".
-As in `threads`, a lane that hands a step over and would go on computing first blocks until it has been taken.
+As in `threads`, a lane that hands a step over first blocks until it has been taken; but only if it would go on computing, for in
+virtual time it blocks at once otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import cast
 
-from ...driver import EXECUTION, LANES, SchedulingLane, done, sooner
+from ...driver import EXECUTION, LANES, SCHEDULING, SchedulingLane, done, sooner
 from ...interfaces import Future, Signal
 from ...ledger import AMEND, DEVICE, LAUNCH, NAMES, PREPARE, RETIRE
 from ...stages import Stages
@@ -68,6 +69,13 @@ class LanesDriver(SchedulingLane):
         self._work.set()
         if acknowledged:
             self._emit("hand-over", self.lane, number, begin_ns, self.clock.wait((), self._taken, None))
+
+    def _goes_on(self) -> bool:
+        """Whether this lane has something to compute now, and would keep the GIL."""
+        if self.ledger.next_of(SCHEDULING) >= 0:
+            return True
+        futures = self.stages.oldest().futures
+        return bool(futures) and done(futures)
 
     def _need_device(self, timeout_s: float | None) -> Progress:
         """Wait for the oldest step's futures; where it has not been launched yet, for the execution lane."""
