@@ -19,7 +19,6 @@ steps take it longer than a wake, otherwise when it is about to sleep. A thread 
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import deque
 from typing import Any
@@ -43,11 +42,13 @@ class ThreadsDriver(SchedulingLane):
         super().__init__(stages)
         self._there = stages.moves("execution")
         self.input_queue, self.output_queue = input_queue, output_queue
-        self._out = 0  # steps on their way through the execution thread
+        self._given = self._got = self._came_back = self._taken_back = 0
+        """How much was put on either queue, and taken from it: who counts need not ask a queue that is empty. One writer each."""
         self._resumed_ns = self.clock.now_ns()
         """When the scheduling thread last came back from a wait or a hand-over."""
         self._prepared: deque[Step] = deque()
-        self._idle, self._taken = True, threading.Lock()
+        self._idle, self._wanted, self._taken = True, False, threading.Lock()
+        """Whether the execution thread sleeps, or is about to; whether it is to say that it has taken a step; how it says so."""
         self._told, self._took_ns = True, 0
         """Whether the scheduling thread was told of all that was handed back; the longest recent execution of a step."""
         self._thread = threading.Thread(target=self._execute, name="ovsdk-execution", daemon=True)
@@ -55,31 +56,32 @@ class ThreadsDriver(SchedulingLane):
 
     # ---- scheduling thread ----
 
-    def _take_all_back(self) -> None:
-        try:
-            while self._out:
-                self._take_back(self.output_queue.get(False))
-        except queue.Empty:
-            pass
-
     def _hand_over(self, number: int, amended: bool = False) -> None:
         step, begin_ns = self.stages.steps[number % self.ledger.depth], self.clock.now_ns()
         step.amending = amended
-        acknowledged = self._idle and begin_ns - self._resumed_ns >= WAKE_NS
-        self._taken.acquire(blocking=False)
-        self._out += 1
-        self.input_queue.put(step)
-        if acknowledged:
-            self._taken.acquire(timeout=ACK_S)
-            if self.stages.emit is not None:
-                self.stages.emit((self.lane, "hand-over", number, begin_ns, self.clock.now_ns()))
-        self._resumed_ns = self.clock.now_ns()
+        self._given += 1
+        if self._idle and begin_ns - self._resumed_ns >= WAKE_NS:
+            self._put_and_wait(step, begin_ns)
+        else:
+            self.input_queue.put(step)
+            self._resumed_ns = begin_ns
 
-    def _take_back(self, item: Any) -> None:
-        if isinstance(item, BaseException):
-            raise item
-        self._out -= 1
-        item.launched = True
+    def _put_and_wait(self, step: Step, begin_ns: int) -> None:
+        self._taken.acquire(blocking=False)
+        self._wanted = True
+        self.input_queue.put(step)
+        self._taken.acquire(timeout=ACK_S)
+        self._resumed_ns = self.clock.now_ns()
+        if self.stages.emit is not None:
+            self.stages.emit((self.lane, "hand-over", step.number, begin_ns, self._resumed_ns))
+
+    def _take_back(self) -> None:
+        while self._taken_back < self._came_back:
+            self._taken_back += 1
+            item: Any = self.output_queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            item.launched = True
 
     def _need_device(self, timeout_s: float | None) -> Progress:
         """Wait for the oldest step's futures; where they have not come back yet, for the output queue."""
@@ -99,9 +101,8 @@ class ThreadsDriver(SchedulingLane):
 
     def _need_output(self, timeout_s: float | None) -> Progress:
         self.signal.clear()
-        out = self._out
-        self._take_all_back()
-        if self._out < out:
+        if self._taken_back < self._came_back:
+            self._take_back()
             return MOVED
         begin_ns = self.clock.now_ns()
         end_ns = self._resumed_ns = self.clock.wait((), self.signal, sooner(None, begin_ns, timeout_s))
@@ -116,29 +117,24 @@ class ThreadsDriver(SchedulingLane):
             for step in iter(self._next, None):
                 self._run(step)
         except BaseException as error:  # raised again on the scheduling thread
-            self.output_queue.put(error)
+            self._give_back(error)
             self.signal.set()
 
     def _next(self) -> Step | None:
         """The next step to execute, acknowledged; None at the end. Before it sleeps it tells the scheduling thread."""
         begin_ns = self.clock.now_ns()
-        try:
-            step: Step | None = self.input_queue.get(False)
-        except queue.Empty:
+        if self._got == self._given:
             self._idle = True
             self._tell()
-            step = self.input_queue.get()
-            self._idle = False
-        self._acknowledge()
+        step: Step | None = self.input_queue.get()
+        self._idle = False
+        self._got += 1
+        if self._wanted:
+            self._wanted = False
+            self._taken.release()
         if self.stages.emit is not None and step is not None:
             self.stages.emit(("execution", "wait batch", step.number, begin_ns, self.clock.now_ns()))
         return step
-
-    def _acknowledge(self) -> None:
-        try:
-            self._taken.release()
-        except RuntimeError:
-            pass  # nobody waits for it
 
     def _run(self, step: Step) -> None:
         """Do what a step was handed over for; then launch what may now be launched: it may have waited for an amend."""
@@ -164,10 +160,14 @@ class ThreadsDriver(SchedulingLane):
             self.stages.emit(("execution", "finish", step.number, begin_ns, self.clock.now_ns()))
 
     def _hand_back(self, step: Step) -> None:
-        self.output_queue.put(step)
+        self._give_back(step)
         self._told = False
         if self._took_ns >= WAKE_NS:
             self._tell()
+
+    def _give_back(self, item: Step | BaseException) -> None:
+        self.output_queue.put(item)
+        self._came_back += 1
 
     def _tell(self) -> None:
         """Wake the scheduling thread for what was handed back."""
@@ -178,5 +178,6 @@ class ThreadsDriver(SchedulingLane):
     def shut(self) -> None:
         """End the execution thread once it has done what it was given."""
         if self._thread.is_alive():
+            self._given += 1
             self.input_queue.put(None)
             self._thread.join()
