@@ -3,8 +3,9 @@
 The host's work is a fixed amount of pure Python, divided as an engine's: planning and preparing 40 % each, retiring 20 %.
 How much is calibrated before each round, in a run like those that follow: the same work takes longer there than in a tight loop,
 and a machine's speed drifts. D and S are what the runs had, not what was asked for: S is the CPU time of the host's work while a
-launch runs, so it does not count a thread's wait for the GIL. A gap counts where S < D: else the device has to wait for the host.
-The switch interval is the interpreter's.
+launch runs, so it does not count a thread's wait for the GIL. It varies from step to step, and a loop can do no better than max(D, S)
+in each: a launch and the host work beside it begin when the launch before has ended and the host work before is done, whichever comes
+last. A gap counts where S < D: else the device has to wait for the host. The switch interval is the interpreter's.
 
 The device is the `cpu` backend, a process; the host is kept off its core, as an accelerator has none of the host's. Two others show
 what of a gap is the machine's: a process behind a plain Pipe, and a thread, whose core the host's work keeps warm, and which
@@ -18,6 +19,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import _loops
@@ -174,7 +176,10 @@ def rows(case: str, trials: Mapping[str, list[Trial]]) -> Iterator[Row | str]:
     best = ideal([trial for runs in trials.values() for trial in runs])
     yield from ideal_rows(case, best)
     for name, runs in trials.items():
-        yield from step_rows(f"{case}, {name}", runs, best, STEP_TARGET if name in DRIVERS else None)
+        yield from step_rows(f"{case}, {name}", runs, best)
+    for name in DRIVERS:
+        ratios = [run.step_ns / fmean(max(run.device_ns, ns) for ns in run.host_ns) for run in trials[name]]
+        yield median(f"{case}, {name}: step / ideal, with S as it was in each step", ratios, "", STEP_TARGET)
     yield median(f"{case}, inline: host time", [ns / 1e6 for run in trials["inline"] for ns in run.host_ns], "ms")
     for name in (*DRIVERS, *OTHER_DEVICES):
         yield from gap_rows(f"{case}, {name}", trials[name], GAP_TARGET_US if name in DRIVERS else NO_TARGETS)

@@ -133,6 +133,15 @@ def test_a_gap_for_which_the_device_had_to_wait_for_the_host_does_not_count() ->
     assert (round(share.value), median.value, highest.value) == (67, 6.0, 7.0)
 
 
+def test_the_ideal_of_a_driver_is_that_of_each_of_its_steps() -> None:
+    seen = trial.from_spans(fifo([4_000_000] * 5, [0, 2_000_000, 0, 0, 0]), host_ns=[1_000_000, 6_000_000, 4_000_000, 1_000_000])
+    names = ("serial (depth 1)", *sleep_device.DRIVERS, *sleep_device.OTHER_DEVICES)
+    shown = {row.name: row for row in sleep_device.rows("case", {name: [seen] for name in names}) if isinstance(row, Row)}
+    row = shown["case, threads: step / ideal, with S as it was in each step"]
+    assert (row.value, row.target) == (pytest.approx(1.0), 1.05)
+    assert shown["case, threads: step / ideal"].value == pytest.approx(18 / 16)
+
+
 def test_host_work_counts_for_the_launch_during_which_it_is_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that counts calls of `compute`: retire(k-1), plan(k+1) and prepare(k+1) while k runs."""
     clock = [0]
