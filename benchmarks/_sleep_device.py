@@ -2,10 +2,12 @@
 
 The host's work is a fixed amount of pure Python, divided as an engine's: planning and preparing 40 % each, retiring 20 %.
 How much is calibrated before each round, in a run like those that follow: the same work takes longer there than in a tight loop,
-and a machine's speed drifts. D and S are what the runs had, not what was asked for: S is the CPU time of the host's work while a
-launch runs, so it does not count a thread's wait for the GIL. It varies from step to step, and a loop can do no better than max(D, S)
-in each: a launch and the host work beside it begin when the launch before has ended and the host work before is done, whichever comes
-last. A gap counts where S < D: else the device has to wait for the host. The switch interval is the interpreter's.
+and a machine's speed drifts. The switch interval is the interpreter's.
+
+D and S are what the runs had, not what was asked for. S is the host's time while a launch runs: CPU time of that work and, in ovsdk's
+runs, the stage that sends the next launch; a thread's wait for the GIL is not in it. It varies from step to step, and a loop can do no
+better than max(D, S) in each: a launch and the host work beside it begin when the launch before has ended and the host work before is
+done, whichever comes last. A gap counts where S < D: else the device has to wait for the host.
 
 The device is the `cpu` backend, a process; the host is kept off its core, as an accelerator has none of the host's. Two others show
 what of a gap is the machine's: a process behind a plain Pipe, and a thread, whose core the host's work keeps warm, and which
@@ -136,9 +138,13 @@ class Case:
 
 
 def driven(case: Case, device: Any, work: Method, driver: str, depth: int) -> Trial:
-    """One run of ovsdk's."""
+    """One run of ovsdk's. Its launch stages are host work, too: they send."""
     busy = case.busy(work)
-    return from_report(ovsdk.run(busy, busy, device, driver=driver, depth=depth), case.warm)._replace(host_ns=busy.host_ns(case.warm))
+    report = ovsdk.run(busy, busy, device, driver=driver, depth=depth)
+    assert report.timeline is not None
+    launches = [report.timeline.stages[step]["launch"] for step in range(case.warm + 1, case.steps)]
+    host_ns = [ns + span.end_ns - span.begin_ns for ns, span in zip(busy.host_ns(case.warm), launches, strict=True)]
+    return from_report(report, case.warm)._replace(host_ns=tuple(host_ns))
 
 
 def looped(case: Case, device: Any, work: Method, loop: _loops.Loop) -> Trial:
