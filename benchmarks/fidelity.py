@@ -1,9 +1,10 @@
 """How near the simulator comes to a measured run: a device process that sleeps, and host work of a fixed amount of Python.
 
-Prices are medians of a run at depth 1: each stage, the launch on the device, from the launch's end to its begin there, and from its end
-there to the host having it. With these alone the simulator is asked for the steps at depth 1, 2 and 3, which are then measured.
-At depth 1 that shows that nothing is forgotten; depths 2 and 3 are predictions. The runs alternate; a step is the median, and so is
-how far apart prediction and measurement of one round are, for a machine's speed drifts. The host is kept off the device's core.
+Prices are medians. Of a run at depth 1: the launch on the device, from the launch's end to its begin there, and from its end there to the
+host having it. Of the run that is predicted: its stages, for the same work takes up to 1.6 times as long a moment later on some machines.
+With these the simulator is asked for the steps at depth 1, 2 and 3: at depth 1 that shows that nothing is forgotten, at depths 2 and 3
+how stages and launches overlap. The runs alternate; a step is the median, and so is how far apart the two of one round are. The host is
+kept off the device's core.
 """
 
 from __future__ import annotations
@@ -87,10 +88,11 @@ def _run(case: Case, device: ovsdk.Backend, work: ovsdk.Method, depth: int) -> R
 
 
 def _rows(name: str, runs: dict[str, list[Report]], warm: int) -> Iterator[Row]:
-    costs = [prices(report, warm) for report in runs["depth 1"]]
+    priced = {depth: [prices(report, warm) for report in runs[f"depth {depth}"]] for depth in DEPTHS}
+    costs = priced[1]
     for depth in DEPTHS:
         seen = [step_ms(report, warm) for report in runs[f"depth {depth}"]]
-        told = [simulated(cost, depth) for cost in costs]
+        told = [simulated({**cost, "stage": own["stage"]}, depth) for cost, own in zip(costs, priced[depth], strict=True)]
         yield median(f"{name}, depth {depth}: measured step", seen, "ms")
         yield median(f"{name}, depth {depth}: simulated step", told, "ms")
         error = abs(quantile([ours / theirs for ours, theirs in zip(told, seen, strict=True)], 0.5) - 1) * 100
