@@ -5,9 +5,9 @@ How much is calibrated before each round, in a run like those that follow: the s
 and a machine's speed drifts. The switch interval is the interpreter's.
 
 D and S are what the runs had, not what was asked for. S is the host's time while a launch runs: CPU time of that work and, in ovsdk's
-runs, the stage that sends the next launch; a thread's wait for the GIL is not in it. It varies from step to step, and a loop can do no
-better than max(D, S) in each: a launch and the host work beside it begin when the launch before has ended and the host work before is
-done, whichever comes last. A gap counts where S < D: else the device has to wait for the host.
+runs, of sending the next launch. What a thread waits for the GIL is the driver's fault, and not in it. S varies from step to step, and
+a loop can do no better than max(D, S) in each: a launch and the host work beside it begin when the launch before has ended and the host
+work before is done, whichever comes last. A gap counts where S < D: else the device has to wait for the host.
 
 The device is the `cpu` backend, a process; the host is kept off its core, as an accelerator has none of the host's. Two others show
 what of a gap is the machine's: a process behind a plain Pipe, and a thread, whose core the host's work keeps warm, and which
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import _loops
 from _on_device import Sleeper
@@ -32,7 +32,9 @@ from _trial import Recording, Trial, from_report, ideal, ideal_rows, step_rows
 
 import ovsdk
 from ovsdk import CLOSED, Answer, Ask, Launch, Method
+from ovsdk.interfaces import Future
 
+T = TypeVar("T")
 Targets = tuple["float | None", "float | None"]
 
 DEVICE_MS = 4.0
@@ -88,18 +90,18 @@ class Busy:
     def __init__(self, steps: int, turns: float, work: Method, duration_ns: int) -> None:
         self.steps, self.launched = steps, Launch("sleep", fn=work, inputs=(duration_ns,))
         self.turns = {stage: round(turns * share) for stage, share in SHARE.items()}
-        self._spent_ns = {stage: [0] * (steps + 2) for stage in SHARE}
+        self._spent_ns = {stage: [0] * (steps + 2) for stage in (*SHARE, "launch")}
 
     def plan(self, ask: Ask) -> int | Answer:
         """A batch, `steps` times."""
         if ask.step == self.steps:
             return CLOSED
-        self._work("plan", ask.step - 1)
+        self._spend("plan", ask.step - 1, partial(compute, self.turns["plan"]))
         return ask.step
 
     def prepare(self, step: int, batch: int) -> int:
         """Only work."""
-        self._work("prepare", step - 1)
+        self._spend("prepare", step - 1, partial(compute, self.turns["prepare"]))
         return batch
 
     def launch(self, step: int, inputs: int) -> Launch:
@@ -108,16 +110,29 @@ class Busy:
 
     def retire(self, step: int, batch: int, result: None) -> None:
         """Only work."""
-        self._work("retire", step + 1)
+        self._spend("retire", step + 1, partial(compute, self.turns["retire"]))
 
-    def _work(self, stage: str, meanwhile: int) -> None:
+    def _spend(self, stage: str, meanwhile: int, work: Callable[[], T]) -> T:
         begin_ns = time.thread_time_ns()
-        compute(self.turns[stage])
+        result = work()
         self._spent_ns[stage][meanwhile + 1] += time.thread_time_ns() - begin_ns  # a list a stage: threads share none
+        return result
 
     def host_ns(self, warm: int) -> tuple[int, ...]:
         """CPU time between two launches' begins: the work that, two steps in flight, is there to be done while the first of them runs."""
         return tuple(map(sum, zip(*(spent[warm + 1 : self.steps] for spent in self._spent_ns.values()), strict=True)))
+
+
+class Sending(Busy):
+    """The same, and sends its launches itself: that is host work, too, but not what a thread then waits for the GIL."""
+
+    def open(self, backend: Any) -> None:
+        """Find the stream."""
+        self._stream = backend.stream()
+
+    def launch(self, step: int, inputs: int) -> Future:  # type: ignore[override]
+        """Send it, and return its future."""
+        return self._spend("launch", step - 1, lambda: self._stream.submit(self.launched))
 
 
 class Case:
@@ -127,9 +142,9 @@ class Case:
         self.host_ms, self.steps, self.warm = host_ms, effort.steps, effort.warm
         self.turns = host_ms * turns_per_ms()
 
-    def busy(self, work: Method) -> Busy:
+    def busy(self, work: Method, kind: type[Busy] = Busy) -> Busy:
         """The work of one run."""
-        return Busy(self.steps, self.turns, work, int(DEVICE_MS * 1e6))
+        return kind(self.steps, self.turns, work, int(DEVICE_MS * 1e6))
 
     def calibrate(self, device: Any, work: Method) -> None:
         """Set `turns` so that the host's work takes `host_ms` a step, as far as one run can tell."""
@@ -138,13 +153,9 @@ class Case:
 
 
 def driven(case: Case, device: Any, work: Method, driver: str, depth: int) -> Trial:
-    """One run of ovsdk's. Its launch stages are host work, too: they send."""
-    busy = case.busy(work)
-    report = ovsdk.run(busy, busy, device, driver=driver, depth=depth)
-    assert report.timeline is not None
-    launches = [report.timeline.stages[step]["launch"] for step in range(case.warm + 1, case.steps)]
-    host_ns = [ns + span.end_ns - span.begin_ns for ns, span in zip(busy.host_ns(case.warm), launches, strict=True)]
-    return from_report(report, case.warm)._replace(host_ns=tuple(host_ns))
+    """One run of ovsdk's."""
+    busy = case.busy(work, Sending)
+    return from_report(ovsdk.run(busy, busy, device, driver=driver, depth=depth), case.warm)._replace(host_ns=busy.host_ns(case.warm))
 
 
 def looped(case: Case, device: Any, work: Method, loop: _loops.Loop) -> Trial:

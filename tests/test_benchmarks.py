@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -152,6 +153,24 @@ def test_host_work_counts_for_the_launch_during_which_it_is_to_be_done(monkeypat
     ovsdk.run(busy, busy, "thread", depth=2)
     assert busy.host_ns(0) == (11, 111, 111, 111, 111)
     assert busy.host_ns(2) == (111, 111, 111)
+
+
+@pytest.mark.parametrize("driver", ["inline", "threads"])
+def test_sending_is_host_work_as_far_as_it_computes(monkeypatch: pytest.MonkeyPatch, driver: str) -> None:
+    """The thread's own clock counts, which stands still while it waits for the GIL, though its launch stage goes on."""
+    clock = [0]
+    monkeypatch.setattr(sleep_device.time, "thread_time_ns", lambda: clock[0])
+    monkeypatch.setattr(sleep_device, "compute", lambda turns: None)
+
+    class Slow(sleep_device.Sending):
+        def open(self, backend: Any) -> None:
+            submit = backend.stream().submit
+            self._stream = SimpleNamespace(submit=lambda launch: (clock.__setitem__(0, clock[0] + 7), submit(launch))[1])
+
+    busy = Slow(6, 10.0, int, 0)
+    report = ovsdk.run(busy, busy, "thread", depth=2, driver=driver)
+    assert busy.host_ns(1) == (7, 7, 7, 7)
+    assert len(trial.from_report(report, 1).gaps_ns) == 4
 
 
 def test_calibration_scales_the_work_to_the_time_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
